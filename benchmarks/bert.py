@@ -433,6 +433,7 @@ def train_step(
     return build
 
 
+CHECKPOINTING = Setup(checkpointing=True)
 ROWS: dict[str, tuple[str, Build]] = {
     "base-sst2": ("BERT-base, inference", classify("base", "sst2-train")),
     "base-sst2-dev": ("BERT-base, inference", classify("base", "sst2-dev")),
@@ -449,6 +450,10 @@ ROWS: dict[str, tuple[str, Build]] = {
     "masked-lm-no-dropout": (
         "4 x 512, masked LM step",
         train_step("ForMaskedLM", make_masked_batches, masked_lm_flop, with_memory=True, setup=Setup(dropout=0.0)),
+    ),
+    "masked-lm-checkpointing": (
+        "4 x 512, masked LM step",
+        train_step("ForMaskedLM", make_masked_batches, masked_lm_flop, with_memory=True, setup=CHECKPOINTING),
     ),
     "sorted": ("4 x 512, evaluation", evaluate_set(OURS, True, STOCK, False)),
     "sorted-zoo": ("4 x 512, evaluation", evaluate_set(OURS, True, OURS, False)),

@@ -5,8 +5,8 @@ tasks         examples, features and decoding, a folder for each kind of task
 convert       released checkpoints, word vectors and data -> what this project reads
 metrics       the scores, as modules of `evaluate`
 analysis      what models have learned, without fine-tuning them
-explorer      the page of app.py
-reproduction  the tables of reproduce.py
+explorer      the page in the browser, zoo-app
+reproduction  the tables of the papers, zoo-reproduce
 scripts       the scripts at the root of the repository, for an installation
 """
 

@@ -1,4 +1,4 @@
-"""What the tables of reproduce.py read, in miniature: data in the layouts of --data_root, and tiny models."""
+"""What the tables of zoo-reproduce read, in miniature: data in the layouts of --data_root, and tiny models."""
 
 import lzma
 from pathlib import Path

@@ -14,6 +14,7 @@ from elmo_gpt_bert.convert.elmo import convert
 from modeling import ElmoModel
 from modeling.elmo import modeling_elmo_lstm
 from modeling.elmo.configuration_elmo import LEAST
+from modeling.elmo.modeling_elmo_lstm import run_both
 from modeling.elmo.tokenization_elmo_spelling import ByteSpelling
 from tests.elmo_reference import Reference, batch_of, small_config, small_model
 
@@ -114,39 +115,33 @@ def test_the_gradient_of_the_mix_reaches_the_layers_that_are_returned():
 
 
 def test_gradients_reach_the_state_that_sentences_start_from():
-    from modeling.elmo.modeling_elmo_lstm import run_both
-    from modeling.shared.modeling_recurrence import scanned_lstm_step
-
     model = small_model(freeze_bilm=False)
     layer = model.layers[0]
     lstms = (layer.forward_lstm, layer.backward_lstm)
     sizes, rows = [3, 2, 2, 1], 8
     inputs = [torch.randn(rows, 7) for _ in range(2)]
     leaves = [torch.randn(2, 3, 7, requires_grad=True), torch.randn(2, 3, 11, requires_grad=True)]
-    factors = [torch.randn(shape) for shape in ((rows, 7), (rows, 7), (2, 3, 7), (2, 3, 11))]
-
-    def total(outputs) -> torch.Tensor:
-        first, second, state = outputs
-        return sum((part * factor).sum() for part, factor in zip((first, second, *state), factors, strict=True))
-
+    factors = [torch.randn(rows, 7) for _ in range(2)]
     gates = tuple(lstm.input(given) for lstm, given in zip(lstms, inputs, strict=True))
     weights = [lstm.step_weights for lstm in lstms]
-    found = torch.autograd.grad(total(run_both(gates, weights, tuple(leaves), sizes, (0.9, 0.3))), leaves)
+    *found, state = run_both(gates, weights, tuple(leaves), sizes, (0.9, 0.3))
 
-    outputs, ends = [], []
+    wanted, ends = [], []
     for direction, lstm in enumerate(lstms):
-        hidden, cell, start, steps = leaves[0][direction], leaves[1][direction], 0, []
+        hidden, cell, steps = list(leaves[0][direction]), list(leaves[1][direction]), []  # of each sentence
+        rows = iter(gates[direction])
         for size in sizes:
-            given = gates[direction][start : start + size]
-            before, column = (hidden[:size], cell[:size]), (given, torch.ones(size, 1, dtype=torch.bool))
-            (new_hidden, new_cell), _ = scanned_lstm_step(before, column, lstm.step_weights, (0.9, 0.3))
-            hidden, cell = torch.cat([new_hidden, hidden[size:]]), torch.cat([new_cell, cell[size:]])
-            steps.append(new_hidden)
-            start += size
-        outputs.append(torch.cat(steps))
-        ends.append((hidden, cell))
-    state = tuple(torch.stack(part) for part in zip(*ends, strict=True))
-    wanted = torch.autograd.grad(total((*outputs, state)), leaves)
+            for sentence in range(size):
+                i, f, g, o = (next(rows) + lstm.recurrent.weight @ hidden[sentence]).split(11)
+                cell[sentence] = (f.sigmoid() * cell[sentence] + i.sigmoid() * g.tanh()).clamp(-0.9, 0.9)
+                squashed = o.sigmoid() * cell[sentence].tanh()
+                hidden[sentence] = (lstm.projection.weight @ squashed).clamp(-0.3, 0.3)
+                steps.append(hidden[sentence])
+        wanted.append(torch.stack(steps))
+        ends.append((torch.stack(hidden), torch.stack(cell)))
+    for part, direction_ends in zip(state, zip(*ends, strict=True), strict=True):
+        torch.testing.assert_close(part, torch.stack(direction_ends), atol=1e-6, rtol=1e-5)
+    found, wanted = (torch.autograd.grad(each, leaves, factors) for each in (found, wanted))
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
 
 

@@ -94,5 +94,5 @@ def test_a_split_whose_only_text_has_no_words_is_evaluated_and_predicted(tmp_pat
     files = ["--validation_file", str(tmp_path / "empty.csv"), "--test_file", str(tmp_path / "empty.csv")]
     flags = [*elmo(tmp_path, "glue"), *files, "--do_eval", "--do_predict", "--save_outputs"]
     assert run_glue.main([*flags, "--output_dir", str(tmp_path / "out")])["eval_accuracy"] in (0, 1)
-    predictions = (tmp_path / "out" / "predictions.tsv").read_text(encoding="utf-8")
-    assert predictions.splitlines()[1] in ("0\tLABEL_0", "0\tLABEL_1")
+    predictions = (tmp_path / "out" / "predictions.csv").read_text(encoding="utf-8")
+    assert predictions.splitlines()[1].startswith((",0,LABEL_0,", ",0,LABEL_1,"))

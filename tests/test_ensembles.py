@@ -276,7 +276,7 @@ def test_each_seed_keeps_its_outputs_and_their_folder_stands_for_the_best(tmp_pa
 
 def test_runs_that_were_replaced_are_no_part_of_a_pattern(tmp_path, flags, monkeypatch, capsys):
     data, out, train = rte(tmp_path), tmp_path / "out", training_runs.train
-    monkeypatch.setattr(training_runs, "train", lambda *parts: collapsed(train(*parts), parts[4].seed == 43))
+    monkeypatch.setattr(training_runs, "train", lambda *parts: collapsed(train(*parts), parts[2].seed == 43))
     argv = [*flags, *data, "--do_train", *BOTH, "--seeds", "2", "--max_restarts", "1", "--save_outputs"]
     run_glue.main([*argv, "--output_dir", str(out)])
     assert json.loads((out / "metrics.json").read_text(encoding="utf-8"))["replaced_runs"].keys() == {"43"}
@@ -335,7 +335,7 @@ def test_a_disk_too_full_for_the_outputs_is_an_error_with_a_remedy(tmp_path, fla
 
 def test_flags_that_contradict_each_other_are_refused(flags, capsys):
     for more, message in (
-        (["--do_train", "--ensemble", "a,b"], "--ensemble averages runs that were trained before: give --do_train false"),
+        (["--do_train", "--ensemble", "a,b"], "averages runs that were trained before: give --do_train false"),
         (["--do_train", "--save_outputs"], "--save_outputs keeps what --do_eval and --do_predict compute"),
     ):
         with pytest.raises(SystemExit):

@@ -10,11 +10,9 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer, BertMod
 
 import modeling
 from elmo_gpt_bert.analysis.representations import load_encoder, word_vectors
-from elmo_gpt_bert.explorer.answers import answer, load_answerer
-from elmo_gpt_bert.explorer.attention import attend, sizes
 from elmo_gpt_bert.explorer.drawing import describe_word
-from elmo_gpt_bert.explorer.entities import entities_of, load_tagger, tag_words
-from elmo_gpt_bert.explorer.models import LanguageModel, load_language_model
+from elmo_gpt_bert.explorer.fine_tuned import answer, entities_of, load_answerer, load_tagger, tag_words
+from elmo_gpt_bert.explorer.language_models import LanguageModel, attend, load_language_model, sizes
 from elmo_gpt_bert.explorer.neighbours import find_neighbours, read_index
 from elmo_gpt_bert.explorer.surprisal import preferred, score_sentence
 from elmo_gpt_bert.tasks.squad.answering import find_answers
@@ -224,8 +222,8 @@ def test_the_n_best_answers_and_the_threshold_are_those_of_run_squad(tmp_path):
         for threshold in (None, odds - 0.1, odds + 0.1):
             expected = find_answers(examples, windows, outputs, null_threshold=threshold)
             assert ranked.predict(threshold).text == expected.predictions["0"]
-            assert (ranked.span(threshold) is None) == (expected.predictions["0"] == "")
-            best = [(entry.text, share) for entry, share in ranked.best(20, threshold)]
+            assert (ranked.predict(threshold) is ranked.null) == (expected.predictions["0"] == "")
+            best = [(entry.text, share) for entry, share in ranked.best(threshold)[:20]]
             theirs = [(row["text"], row["probability"]) for row in expected.nbest["0"][:20]]
             assert [text for text, _ in best] == [text for text, _ in theirs]
             assert [share for _, share in best] == pytest.approx([share for _, share in theirs])
@@ -236,8 +234,9 @@ def test_the_best_answer_is_that_of_the_question_answerer(tmp_path):
     answerer = load_answerer(write_answerer(tmp_path))
     for context in CONTEXTS:
         ranked, best = answer(answerer, "is it ?", context), answerer("is it ?", context)
-        assert context[slice(*ranked.span(None))] == best["answer"] == ranked.predict(None).text
-        assert ranked.best(1, None)[0][1] == pytest.approx(best["score"])
+        predicted = ranked.predict(None)
+        assert context[predicted.begin : predicted.end] == best["answer"] == predicted.text
+        assert ranked.best(None)[0][1] == pytest.approx(best["score"])
 
 
 # Attention

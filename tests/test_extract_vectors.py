@@ -1,4 +1,4 @@
-"""extract_vectors.py writes what transformers' models and ElmoModel give for one line at a time."""
+"""zoo-extract writes what transformers' models and ElmoModel give for one line at a time."""
 
 import errno
 import json
@@ -15,7 +15,6 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 from transformers import AutoTokenizer, BertModel, GPT2Model, OpenAIGPTModel
 
-import extract_vectors
 from elmo_gpt_bert.analysis import extraction
 from modeling import ElmoModel
 from tests.analysis_sample import write_vectors
@@ -44,7 +43,7 @@ def small_parts(monkeypatch) -> None:
 
 def extract(model: Path, text: Path, *flags: str, to: str = "out") -> dict:
     argv = ["--model_name_or_path", str(model), "--text_file", str(text), "--output_dir", str(text.parent / to)]
-    return extract_vectors.main([*argv, "--batch_size", "2", *flags])
+    return extraction.main([*argv, "--batch_size", "2", *flags])
 
 
 def tensors(text: Path, to: str = "out") -> dict[str, np.ndarray]:

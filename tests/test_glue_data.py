@@ -100,7 +100,8 @@ def test_of_microsofts_paraphrases_the_test_pairs_are_read_but_train_and_dev_are
     (folder / "test.tsv").rename(folder / "msr_paraphrase_test.txt")
     assert read("mrpc", tmp_path, "predict")[1]["test"][:] == expected
     (folder / "train.tsv").rename(folder / "msr_paraphrase_train.txt")
-    with pytest.raises(FileNotFoundError, match="has no train.tsv: msr_paraphrase_train.txt .* download_glue_data.py"):
+    message = "has no train.tsv: msr_paraphrase_train.txt .* from the Hub, without data_dir"
+    with pytest.raises(FileNotFoundError, match=message):
         read("mrpc", tmp_path, "train")
 
 
@@ -444,8 +445,6 @@ def test_empty_lines_are_no_rows_however_many_columns_there_are(suffix, tmp_path
         ("a.json", '{"text": "x", "label": null}', "a.json:1: label is None, neither text nor a number"),
         ("a.json", '{"text": ["x", "y"], "label": 1}', r"a.json:1: text is \['x', 'y'\], neither text nor a number"),
         ("a.csv", "text,label\nx,y\nz,y\n", "a.csv: every label is 'y': add examples of another class"),
-        ("a.csv", 'text,label\nx,y\nx,"y\tz"\n', r"a.csv: the label 'y\\tz' has a tab or a line break, which a line"),
-        ("a.csv", 'text,label\nx,y\nx,"y\nz"\n', r"a.csv: the label 'y\\nz' has .* predictions.tsv .*: rename the"),
         ("a.csv", "text,label\n", "a.csv holds no examples"),
         ("a.json", '{"text": "x", "label": 1}\n[{', "a.json:2: not JSON"),
         ("a.json", "[1]", "a.json:1: not a JSON object"),
@@ -515,6 +514,3 @@ def test_labels_are_the_checkpoints_where_nothing_is_trained(own):
     )
     with pytest.raises(ValueError, match=message):
         own_data(config, validation_file=own("a.csv", [normalize("NFD", "déjà")]))
-    config = AutoConfig.for_model("bert", id2label={0: "bad", 1: "o\tk"})
-    with pytest.raises(ValueError, match=r"the model: the label 'o\\tk' has a tab or a line break"):
-        own_data(config, validation_file=own("a.csv", ["bad"]))

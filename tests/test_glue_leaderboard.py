@@ -10,7 +10,7 @@ import pytest
 
 import run_glue
 from elmo_gpt_bert.tasks.glue import EVERY_TASK
-from elmo_gpt_bert.training.output_folder import PREDICTIONS
+from elmo_gpt_bert.training.output_folder import PREDICTION_FILES
 from elmo_gpt_bert.training.task import Description
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.test_house import blocks
@@ -36,7 +36,8 @@ FILES = [(task, split, file) for task in EVERY_TASK.values() for split, file in 
 def write(task_name: str, split: str, names: list[str], outputs: np.ndarray) -> dict[str, list[str]]:
     """name -> lines of what a run writes; the model has these classes and, for each example, a row of outputs."""
     glue_task = EVERY_TASK[task_name]
-    task = run_glue.Classification({}, {}, Description("text-classification"), glue_task, names)
+    args = run_glue.GlueArguments(model_name_or_path="m", output_dir="o", task_name=task_name, do_predict=True)
+    task = run_glue.Classification({}, {}, Description("text-classification"), glue_task, names, args)
     return {name: text.splitlines() for name, text in task.write(split, {"logits": list(outputs)}).items()}
 
 
@@ -104,8 +105,8 @@ def test_a_part_of_a_test_set_has_no_file_for_the_leaderboard_and_the_run_says_s
 
 
 def test_an_upload_replaces_these_files_of_an_earlier_model_like_its_other_predictions():
-    assert [name for name in SIZES if not PREDICTIONS.fullmatch(name)] == []
-    assert not PREDICTIONS.fullmatch("notes.tsv")
+    assert [name for name in SIZES if not PREDICTION_FILES.fullmatch(name)] == []
+    assert not PREDICTION_FILES.fullmatch("notes.tsv")
 
 
 @pytest.mark.skipif(shutil.which("zip") is None, reason="there is no zip here")

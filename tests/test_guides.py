@@ -6,6 +6,7 @@ import importlib
 import io
 import json
 import re
+import shlex
 import shutil
 from contextlib import chdir, redirect_stdout
 from functools import cache
@@ -43,6 +44,7 @@ from tests.test_house import DOCS, GUIDES, blocks, commands, make_targets, read
 OTHERS = {
     "accelerate",
     "cat",
+    "curl",
     "export",
     "hf",
     "make",
@@ -54,6 +56,11 @@ OTHERS = {
     "uv",
     "zip",
 }  # programs whose flags are theirs
+MODULES = {
+    "zoo-app": "elmo_gpt_bert.explorer.__main__",
+    "zoo-extract": "elmo_gpt_bert.analysis.extraction",
+    "zoo-reproduce": "elmo_gpt_bert.reproduction.__main__",
+}  # the others are scripts at the root
 OTHERS_MODULES = {"pip", "pytest", "venv"}
 
 
@@ -107,7 +114,9 @@ def run_by(words: list[str]) -> tuple[ModuleType, list[str]] | None:
         return importlib.import_module(name), words[scripts[0] + 1 :]
     program = Path(words[0]).name
     if program.startswith(COMMAND):
-        return importlib.import_module(program.removeprefix(COMMAND).replace("-", "_")), words[1:]
+        return importlib.import_module(MODULES.get(program, program.removeprefix(COMMAND).replace("-", "_"))), words[
+            1:
+        ]
     if not program.startswith("python"):
         assert program in OTHERS, f"{program} is no program that these tests know"
         return None
@@ -136,7 +145,7 @@ def test_each_command_of_a_guide_finds_its_files(guide):
             targets = [word for word in words[words.index("make") + 1 :] if "=" not in word]
             assert targets and set(targets) <= make_targets(), words
         for word in words:
-            names_a_file = re.fullmatch(r"(configs|demo|examples|tests|metrics)/\S+|run_\w+\.py|reproduce\.py", word)
+            names_a_file = re.fullmatch(r"(configs|demo|examples|tests|metrics)/\S+|run_\w+\.py", word)
             assert not names_a_file or (ROOT / word).exists() or word.startswith("demo/output"), words
 
 
@@ -147,14 +156,31 @@ def test_each_command_of_a_guide_is_accepted(guide):
             check_words(*called)
 
 
+def test_each_command_in_the_tables_of_weights_and_data_is_accepted():
+    shown = re.findall(r"`(python .+?)`", read("docs/weights_and_data.md"))
+    assert shown
+    for command in shown:
+        check_words(*run_by(shlex.split(command)))
+
+
 def test_a_command_with_a_flag_that_does_not_exist_is_noticed():
-    for command in (["run_glue.py", "configs/bert/glue.yaml", "--sedes", "5"], ["extract_vectors.py", "--dat", "a"]):
+    for command in (
+        "python run_glue.py configs/bert/glue.yaml --sedes 5",
+        "zoo-extract --dat a",
+        "zoo-run-ner --dat a",
+    ):
         with pytest.raises(SystemExit):
-            check_words(*run_by(["python", *command]))
+            check_words(*run_by(command.split()))
 
 
 @pytest.mark.parametrize(
-    "name", ["extract_vectors", "examples.word2vec", "elmo_gpt_bert.convert.elmo", "elmo_gpt_bert.convert.vectors"]
+    "name",
+    [
+        "elmo_gpt_bert.analysis.extraction",
+        "examples.word2vec",
+        "elmo_gpt_bert.convert.elmo",
+        "elmo_gpt_bert.convert.vectors",
+    ],
 )
 def test_help_states_each_default_once_and_none_where_a_flag_is_needed(name):
     text = " ".join(parser_of(importlib.import_module(name)).format_help().split())

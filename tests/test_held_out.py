@@ -40,7 +40,9 @@ def write_questions(path: Path) -> str:
 
 
 def load_texts(args: run_glue.GlueArguments) -> DatasetDict:
-    return run_glue.load_data(args, SimpleNamespace(num_labels=2, id2label={0: "bad", 1: "good"}))[1]
+    return run_glue.load_data(args, SimpleNamespace(num_labels=2, id2label={0: "bad", 1: "good"}, problem_type=None))[
+        1
+    ]
 
 
 def load_sentences(args: run_ner.NerArguments) -> DatasetDict:

@@ -1,6 +1,7 @@
 """What the files around the code say of it, and of each other, is so."""
 
 import ast
+import importlib
 import io
 import re
 import runpy
@@ -39,13 +40,15 @@ ROOMS = (
     "processes",
     "output_folder",
     "arguments",
-    "flags",
     "command_line",
+    "flags",
     "results",
 )
 ROOMS += ("layers", "optimization", "identity", "batches", "log", "launching", "loading")
 ROOMS += ("task", "ensembles", "checkpoints", "loop", "cards", "reporting", "runs")
 
+COMMANDS = ["zoo-app", "zoo-extract", "zoo-reproduce"]  # of modules of the package
+COMMANDS += [f"zoo-convert-{name}" for name in ("bert", "elmo", "gpt", "triviaqa", "vectors")]
 SCRIPTS = sorted(path.stem for path in ROOT.glob("*.py") if path.stem != "setup")
 
 # Each folder imports from itself and from those behind it; scripts are the files at the root.
@@ -105,9 +108,12 @@ def test_each_direct_dependency_is_pinned_within_its_range(package):
         assert pin.operator == "==" and needed.specifier.contains(pin.version), f"{needed} against {pin}"
 
 
-def test_every_script_at_the_root_has_a_command(package):
-    commands = [entry.partition("=")[0] for entry in package["entry_points"]["console_scripts"]]
-    assert commands == [f"zoo-{name.replace('_', '-')}" for name in SCRIPTS]
+def test_every_script_at_the_root_has_a_command_and_each_command_its_function(package):
+    commands = dict(entry.split("=") for entry in package["entry_points"]["console_scripts"])
+    assert {f"zoo-{name.replace('_', '-')}" for name in SCRIPTS} == commands.keys() - {*COMMANDS}
+    for place in commands.values():
+        module, function = place.split(":")
+        assert callable(getattr(importlib.import_module(module), function))
 
 
 def test_the_names_that_an_installation_brings_are_those_of_this_project(package):
@@ -291,7 +297,7 @@ def test_the_package_indexs_page_shows_pictures_where_the_repository_has_an_addr
 def test_continuous_integration_runs_targets_that_exist_and_the_suite_last():
     (line,) = re.findall(r"^make .*", read(".ci/run"), flags=re.MULTILINE)
     called = [word for word in line.split()[1:] if not word.startswith("-")]
-    assert called == ["lint", "docs", "test-release", "test-clients", "test-all"]
+    assert called == ["lint", "docs", "test-release", "test-clients", "test-weights", "test-all"]
     assert {*called, "demo", "test", "test-slow"} <= make_targets()
 
 

@@ -175,7 +175,7 @@ def test_a_data_set_of_the_hub_counts_by_its_version(monkeypatch):
         return DatasetDict({"train": Dataset.from_dict({"text": texts})})
 
     def version() -> str:
-        rows._load.cache_clear()
+        rows._load_once.cache_clear()
         return run_identity(args)["training data"]
 
     monkeypatch.setattr("datasets.load_dataset", load)

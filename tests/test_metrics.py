@@ -84,7 +84,7 @@ def test_a_prediction_that_is_no_number_does_not_become_a_score():
 
 
 def test_an_unknown_task_is_refused_with_the_list():
-    with pytest.raises(KeyError, match="'snli' is no GLUE task: choose one of cola, sst2"):
+    with pytest.raises(KeyError, match="'snli' is no configuration: choose one of cola, sst2"):
         metrics.load("glue", "snli")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import statistics
 from pathlib import Path
@@ -252,3 +253,23 @@ def test_tags_that_are_numbers_give_the_run_of_their_names(tmp_path, bert, capsy
     with pytest.raises(SystemExit):
         run_ner.main([*bert, "--do_train", "--output_dir", str(tmp_path / "c"), *more])
     assert "--tag_names are those of numbers in your own files" in capsys.readouterr().err
+
+
+def test_the_loss_of_a_checkpoint_that_speaks_iob1_is_measured_in_iob1(tmp_path, capsys):
+    """One word an entity: a tagger that calls B-PER I-PER, and I-PER B-PER, begins all entities with I."""
+    rows = [(["the", word, "is", "a", "film"], ["O", "B-PER", "O", "O", "B-WORK"]) for word in ("cast", "plot")] * 4
+    file = write_json(tmp_path / "a.json", rows)
+    data = ["--validation_file", file, "--do_eval"]
+    flags = ["--model_name_or_path", str(write_model(tmp_path)), "--tokenizer_name", str(write_vocabulary(tmp_path))]
+    flags += ["--output_dir", str(tmp_path / "out"), "--max_seq_length", "32", "--learning_rate", "0.01"]
+    first = run_ner.main([*flags, "--train_file", file, *data, "--do_train", "--num_train_epochs", "30"])
+    assert first["eval_f1"] == 1 and "IOB1" not in capsys.readouterr().out
+    path = tmp_path / "out" / "config.json"
+    content = path.read_text(encoding="utf-8")
+    turned = {"B-PER": "I-PER", "I-PER": "B-PER", "B-WORK": "I-WORK", "I-WORK": "B-WORK"}
+    path.write_text(re.sub("|".join(turned), lambda match: turned[match[0]], content), encoding="utf-8")
+    (tmp_path / "out" / "SHA256SUMS").unlink()
+    again = ["--model_name_or_path", str(tmp_path / "out"), "--max_seq_length", "32"]
+    second = run_ner.main([*again, *data, "--output_dir", str(tmp_path / "again")])
+    assert second["eval_loss"] == pytest.approx(first["eval_loss"]) and second["eval_f1"] == 1
+    assert "validation: the model's entities begin with I, so the loss is measured in IOB1" in capsys.readouterr().out

@@ -7,11 +7,11 @@ from unittest.mock import patch
 
 import pytest
 
-import app
+from elmo_gpt_bert.explorer import __main__ as app
 from elmo_gpt_bert.explorer import panels as panels_module
-from elmo_gpt_bert.explorer.answers import Ranked
 from elmo_gpt_bert.explorer.drawing import describe_verdict, draw_answers, draw_scores, highlight, percent
-from elmo_gpt_bert.explorer.models import load_language_model
+from elmo_gpt_bert.explorer.fine_tuned import Ranked
+from elmo_gpt_bert.explorer.language_models import load_language_model
 from elmo_gpt_bert.explorer.panels import Panels
 from elmo_gpt_bert.explorer.surprisal import ScoredSentence, ScoredWord, score_sentence
 from elmo_gpt_bert.tasks.squad.answering import Entry

@@ -16,12 +16,12 @@ import pytest
 import torch
 from scipy.stats import norm
 
-import reproduce
 from elmo_gpt_bert.analysis import frame
 from elmo_gpt_bert.convert import vectors
-from elmo_gpt_bert.reproduction import report, running, steps
+from elmo_gpt_bert.reproduction import __main__ as reproduce
+from elmo_gpt_bert.reproduction import report, runner
 from elmo_gpt_bert.reproduction.report import reach, verdict
-from elmo_gpt_bert.reproduction.steps import Folders, plan
+from elmo_gpt_bert.reproduction.runner import Folders, plan
 from elmo_gpt_bert.reproduction.tables import MODELS, TABLES, Cell, Place, Published, Row, Table
 from tests.conftest import ROOT
 from tests.reproduction_sample import write_models, write_paper_data
@@ -40,7 +40,7 @@ def repository_root(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def commands() -> dict[str, list[steps.Step]]:
+def commands() -> dict[str, list[runner.Step]]:
     """The steps of each table for somebody who has only downloaded what is not on the Hub."""
     folders = Folders(Path("data"), MODELS["paper"], Path("runs"))
     return {name: plan(table, folders, seeds=1) for name, table in TABLES_OF_PAPERS.items()}
@@ -52,7 +52,7 @@ def test_the_scripts_accept_every_command_with_the_models_and_data_of_the_hub(co
     every = {step.row.name: step for of_table in commands.values() for step in of_table}
     for step in every.values():
         if step.row.is_run:
-            args = steps.parse(step)
+            args = runner.parse(step)
             assert args.do_train and args.do_eval and args.output_dir == str(step.output)
         else:
             parser.parse_args(step.words)
@@ -89,7 +89,7 @@ def test_a_large_model_reads_the_batch_of_the_recipe_in_smaller_parts(commands, 
         for large in (step for step in of_table if step.row.family == "bert-large"):
             small = [step for step in of_table if step.row.name == large.row.name.replace("large", "base")]
             for base in small:
-                sizes = [steps.parse(step) for step in (base, large)]
+                sizes = [runner.parse(step) for step in (base, large)]
                 batches = [each.per_device_train_batch_size * each.gradient_accumulation_steps for each in sizes]
                 assert batches[0] == batches[1] or large.row.task == "squad_v2"  # whose base model is not the paper's
 
@@ -271,12 +271,12 @@ def miniature(tmp_path_factory) -> dict[str, str]:
 def test_a_table_of_a_paper_runs_and_goes_on_where_it_was(miniature, repository_root, tmp_path, monkeypatch, capsys):
     """Its runs are carried out in this process."""
 
-    def start(step: steps.Step, *_) -> running.Job:
-        steps.begin(step)
+    def start(step: runner.Step, *_) -> runner.Job:
+        runner.begin(step)
         importlib.import_module(step.row.script).main(step.command[2:])
-        return running.Job(step, Ended(), step.log.open("a", encoding="utf-8"), 0.0)
+        return runner.Job(step, Ended(), step.log.open("a", encoding="utf-8"), 0.0)
 
-    monkeypatch.setattr(running.Job, "start", start)
+    monkeypatch.setattr(runner.Job, "start", start)
     words = ["glue", "--budget", "paper", "--only", "mrpc", "--model", "bert-base", "--output_dir", str(tmp_path)]
     words += ["--data_root", miniature["data_root"], "--models", f"bert-base={miniature['models']['bert-base']}"]
     reproduce.main([*words, "--seeds", "1"])
@@ -329,20 +329,20 @@ def test_a_row_has_the_scores_that_the_table_shows(table, name, miniature, tmp_p
 # Several processes
 
 
-def a_step(tmp_path: Path, **changes: object) -> steps.Step:
+def a_step(tmp_path: Path, **changes: object) -> runner.Step:
     (tmp_path / "recipe.yaml").write_text(
         "task_name: sst2\ndo_train: true\nper_device_train_batch_size: 16\ngradient_accumulation_steps: 2\n"
     )
     row = Row("run", "run_glue", str(tmp_path / "recipe.yaml"), {"model_name_or_path": Place("model", "bert")})
-    step = steps.make_step(row, 42, "t", Folders(tmp_path, {"bert": "bert"}, tmp_path / "out"), True)
+    step = runner.make_step(row, 42, "t", Folders(tmp_path, {"bert": "bert"}, tmp_path / "out"), True)
     return dataclasses.replace(step, **changes)
 
 
 def test_several_processes_make_updates_of_the_recipe_s_size(tmp_path):
     step = a_step(tmp_path, launcher=("accelerate", "launch", "--num_processes", "4"))
     assert step.command[:5] == ["accelerate", "launch", "--num_processes", "4", "run_glue.py"]
-    assert steps.executable(step)[:4] == [*step.launcher] and steps.executable(step)[5:] == [*step.words, "--resume"]
-    steps.begin(step)
+    assert runner.executable(step)[:4] == [*step.launcher] and runner.executable(step)[5:] == [*step.words, "--resume"]
+    runner.begin(step)
     # With --resume, keep_global_batch makes of these what the processes at hand need (tests/test_machines.py).
     assert json.loads((step.output / ".batch.json").read_text(encoding="utf-8")) == {
         "per_device_train_batch_size": 16,
@@ -356,14 +356,14 @@ def test_a_run_that_finished_in_several_processes_is_finished(tmp_path):
     step.output.mkdir(parents=True)
     for batch, accumulation, finished in ((8, 1, True), (16, 1, False)):
         sizes = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulation}
-        identity = steps.run_identity(dataclasses.replace(steps.parse(step), **sizes), processes=4, absent=True)
+        identity = runner.run_identity(dataclasses.replace(runner.parse(step), **sizes), processes=4, absent=True)
         record = {"seed": 42, "args": sizes, "identity": identity, "hardware": {"processes": 4}}
         (step.output / "metrics.json").write_text(json.dumps(record), encoding="utf-8")
         if finished:
-            assert steps.is_finished(step)
+            assert runner.is_finished(step)
         else:
             with pytest.raises(ValueError, match="is of a run with samples of an update 64, not 32"):
-                steps.is_finished(step)
+                runner.is_finished(step)
 
 
 @pytest.mark.parametrize(
@@ -381,28 +381,28 @@ def test_jobs_share_the_gpus(visible, jobs, shares, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert running.share_devices(jobs) == shares
+    assert runner.share_devices(jobs) == shares
 
 
 def what_jobs_see(variable: str, tmp_path: Path, monkeypatch) -> list[str]:
     """The values that this variable has in three commands, two of which run at once."""
-    monkeypatch.setattr(running, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(runner, "POLL_SECONDS", 0.01)
     program = f"import os, sys; print(os.environ['{variable}'], file=open(sys.argv[1], 'a'))"
-    monkeypatch.setattr(running, "executable", lambda step: [sys.executable, "-I", "-S", "-c", program, str(seen)])
-    monkeypatch.setattr(running, "begin", lambda step: None)
-    monkeypatch.setattr(running, "is_finished", lambda step: False)
+    monkeypatch.setattr(runner, "executable", lambda step: [sys.executable, "-I", "-S", "-c", program, str(seen)])
+    monkeypatch.setattr(runner, "begin", lambda step: None)
+    monkeypatch.setattr(runner, "is_finished", lambda step: False)
     seen = tmp_path / "seen"
     (tmp_path / "t").mkdir()
     one = Row("a", "run_glue", flags={"data_dir": Place("data", ".")}, seeded=False)
     every = [dataclasses.replace(one, name=name) for name in "abc"]
-    running.run_steps([steps.make_step(row, None, "t", Folders(tmp_path, {}, tmp_path), False) for row in every], 2)
+    runner.run_steps([runner.make_step(row, None, "t", Folders(tmp_path, {}, tmp_path), False) for row in every], 2)
     lines = seen.read_text(encoding="utf-8").split()
     assert len(lines) == 3
     return lines
 
 
 def test_a_job_sees_the_gpus_that_no_other_job_has(tmp_path, monkeypatch):
-    monkeypatch.setattr(running, "share_devices", lambda jobs: ["3,1", "2,0"])
+    monkeypatch.setattr(runner, "share_devices", lambda jobs: ["3,1", "2,0"])
     assert {*what_jobs_see("CUDA_VISIBLE_DEVICES", tmp_path, monkeypatch)} == {"3,1", "2,0"}
 
 

@@ -38,6 +38,7 @@ def on_gpu(monkeypatch) -> Callable:
         AcceleratorState._reset_state(True)  # a process keeps the precision of its first run
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tensor 9000")
+        monkeypatch.setattr(launching, "_cpu_has_bfloat16", lambda: True)
 
         def choose_there(args: RunArguments) -> tuple:
             with pytest.MonkeyPatch.context() as patch:
@@ -233,3 +234,12 @@ def test_a_table_counts_runs_in_whatever_precision_auto_has_chosen(run, tmp_path
     assert read_finished(tmp_path, run(**AUTO), absent=True)["train_updates"] == 2
     with pytest.raises(ValueError, match="is of a run with m[a-z]+_precision"):
         read_finished(tmp_path, run(), absent=True)
+
+
+@pytest.mark.parametrize(("precision", "has_it", "says_so"), [("bf16", False, 1), ("bf16", True, 0), ("no", False, 0)])
+def test_a_processor_that_imitates_bfloat16_is_named_before_the_work(
+    run, monkeypatch, capsys, precision, has_it, says_so
+):
+    monkeypatch.setattr(launching, "_cpu_has_bfloat16", lambda: has_it)
+    chosen(run(mixed_precision=precision))
+    assert capsys.readouterr().out.count("bf16: this processor imitates bfloat16") == says_so

@@ -8,7 +8,7 @@ from modeling import ElmoConfig, ElmoModel, FeatureTaggerConfig, FeatureTaggerFo
 from modeling.elmo import modeling_elmo, modeling_elmo_crf
 from modeling.feature_tagger import modeling_features
 from modeling.shared import modeling_onednn, modeling_recurrence
-from modeling.shared.modeling_recurrence import run_gru, run_lstm, run_padded, scan
+from modeling.shared.modeling_recurrence import run_padded, scan
 
 
 MASK = torch.tensor([[1, 1, 1, 0, 0], [0, 1, 1, 1, 1], [1, 0, 1, 0, 1]]).bool()
@@ -83,13 +83,13 @@ def test_xlas_loop_has_the_gradients_of_a_loop_written_out(length, on_xla):
     torch.testing.assert_close(results(scan_as_on_xla), results(scan))
 
 
-@pytest.mark.parametrize(("kind", "run"), [(nn.LSTM, run_lstm), (nn.GRU, run_gru)])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 @pytest.mark.parametrize("xla", [False, True])
-def test_torchs_rnns_are_computed_row_by_row(kind, run, xla, request):
+def test_torchs_rnns_are_computed_row_by_row(kind, xla, request):
     if xla:
         request.getfixturevalue("on_xla")
     rnn, states = kind(4, 3, bidirectional=True), torch.randn(*MASK.shape, 4, requires_grad=True)
-    found = run_padded(rnn, states, MASK, run)
+    found = run_padded(rnn, states, MASK)
     rows = [rnn(row[real])[0] for row, real in zip(states, MASK, strict=True)]
     wanted = torch.zeros_like(found)
     wanted[MASK] = torch.cat(rows)

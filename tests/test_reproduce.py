@@ -1,4 +1,4 @@
-"""reproduce.py: its driver does what is left, whatever happened before."""
+"""zoo-reproduce: its driver does what is left, whatever happened before."""
 
 import csv
 import json
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-import reproduce
-from elmo_gpt_bert.reproduction import report, running, steps
-from elmo_gpt_bert.reproduction.steps import Folders, Step, choose, plan
+from elmo_gpt_bert.reproduction import __main__ as reproduce
+from elmo_gpt_bert.reproduction import report, runner
+from elmo_gpt_bert.reproduction.runner import Folders, Step, choose, plan
 from elmo_gpt_bert.reproduction.tables import TABLES, Cell, Gap, Place, Published, Row, Table
 from elmo_gpt_bert.training.errors import FileError, InputError, LaunchError
 from tests.processes import fork, wait
@@ -70,7 +70,7 @@ def fake(tmp_path, monkeypatch) -> Path:
     """A directory with what the tiny table reads, whose runs are fake ones; gives the folder with their calls."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(TABLES, "tiny", {"small": TABLE})
-    monkeypatch.setattr(running, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(runner, "POLL_SECONDS", 0.01)
     Path("recipe.yaml").write_text("task_name: sst2\ndo_train: true\n", encoding="utf-8")
     Path("run_glue.py").touch()
     Path("fake.py").write_text(FAKE, encoding="utf-8")
@@ -80,7 +80,7 @@ def fake(tmp_path, monkeypatch) -> Path:
     def executable(step: Step) -> list[str]:
         return [sys.executable, "-I", "-S", "fake.py", *step.words[1:]]  # starts at once: no packages
 
-    monkeypatch.setattr(running, "executable", executable)
+    monkeypatch.setattr(runner, "executable", executable)
     monkeypatch.setattr(report, "draw", lambda table, values, path: path.touch())
     return Path("data/data")
 
@@ -177,7 +177,7 @@ def test_another_model_of_the_hub_is_another_run(tmp_path):
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / "config.json").write_text("{}", encoding="utf-8")
     digests = [
-        steps.content_digests(plan(table, Folders(tmp_path, {"gpt": name}, tmp_path), seeds=1))["low"]
+        runner.content_digests(plan(table, Folders(tmp_path, {"gpt": name}, tmp_path), seeds=1))["low"]
         for name in ("openai-community/openai-gpt", "another/gpt", str(tmp_path / "copy"))
     ]
     assert len({*digests}) == 3 and None not in digests
@@ -213,11 +213,11 @@ def test_a_record_of_other_settings_is_neither_used_nor_overwritten(fake):
     "text, problem",
     [
         ('{"table": "blimp", "budget": "small"}', "docs.json is the record of blimp, --budget small"),
-        ('{"table": "tiny", "budget": "small"}', "docs.json is no record of reproduce.py: KeyError('environments')"),
-        ("[]", "docs.json is no record of reproduce.py: TypeError"),
+        ('{"table": "tiny", "budget": "small"}', "docs.json is no record of a table: KeyError('environments')"),
+        ("[]", "docs.json is no record of a table: TypeError"),
         ("{", "docs.json"),
-        (RECORD % '"x": {"environment": 0, "metrics": {}}', "docs.json is no record of reproduce.py: TypeError"),
-        (RECORD % '"42": {"environment": 0}', "docs.json is no record of reproduce.py: KeyError('metrics')"),
+        (RECORD % '"x": {"environment": 0, "metrics": {}}', "docs.json is no record of a table: TypeError"),
+        (RECORD % '"42": {"environment": 0}', "docs.json is no record of a table: KeyError('metrics')"),
     ],
 )
 def test_a_file_that_is_no_record_of_the_table_is_one_clear_error(fake, text, problem):
@@ -276,7 +276,7 @@ def test_checkpoints_that_another_row_begins_with_stay(tmp_path):
         (step.output / "checkpoint-3").mkdir(parents=True, exist_ok=True)
         for name in files - {"checkpoint-3"}:
             (step.output / name).touch()
-        steps.complete(step)
+        runner.complete(step)
         assert {path.name for path in step.output.iterdir()} == expected
 
 
@@ -349,14 +349,14 @@ def test_a_file_that_changes_during_a_run_fails_that_run_only(fake, capsys):
 
 
 def test_a_step_that_cannot_begin_fails_alone(fake, monkeypatch, capsys):
-    begin = steps.begin
+    begin = runner.begin
 
     def disk_is_full_once(step: Step) -> None:
         if step.row.name == "low":
             raise FileError("cannot write seed-42.json: No space left on device")
         begin(step)
 
-    monkeypatch.setattr(running, "begin", disk_is_full_once)
+    monkeypatch.setattr(runner, "begin", disk_is_full_once)
     with pytest.raises(LaunchError, match="1 of 2 steps failed: low, seed 42"):
         run("--seeds", "1")
     assert "low, seed 42: FAILED: cannot write seed-42.json: No space left on device" in capsys.readouterr().out
@@ -399,9 +399,9 @@ def test_rows_wait_for_those_that_they_need_and_fail_with_them(tmp_path):
     folders = Folders(tmp_path, {}, tmp_path)
     one, other = plan(table, folders, seeds=1)
     assert one.is_kept and not other.is_kept and str(tmp_path / "t" / "first") in other.words
-    progress = running.Progress([other, one], {})
+    progress = runner.Progress([other, one], {})
     assert progress.next_step([]) is one
-    assert progress.next_step([running.Job(one, None, None, 0)]) is None
+    assert progress.next_step([runner.Job(one, None, None, 0)]) is None
     progress.fail(one, "no space")
     assert progress.next_step([]) is None and progress.failures["second, seed 42"] == "it needs first"
 
@@ -413,16 +413,16 @@ def test_a_conversion_with_other_input_is_made_anew(fake):
         flags={"model": Place("model", "bert"), "texts": Place("data", "text")},
         seeded=False,
     )
-    step = steps.make_step(row, None, "tiny", Folders(Path("data"), {"bert": Path("bert")}, Path("runs")), True)
+    step = runner.make_step(row, None, "tiny", Folders(Path("data"), {"bert": Path("bert")}, Path("runs")), True)
     for path in ("bert/SHA256SUMS", "bert/config.json", "data/text"):
         Path(path).write_text("before", encoding="utf-8")
-        steps.begin(step)
-        assert not step.output.exists() and not steps.is_finished(step)
+        runner.begin(step)
+        assert not step.output.exists() and not runner.is_finished(step)
         step.output.mkdir()
-        steps.complete(step)
-        assert steps.is_finished(step)
+        runner.complete(step)
+        assert runner.is_finished(step)
         Path(path).write_text("after", encoding="utf-8")
-        assert not steps.is_finished(step)
+        assert not runner.is_finished(step)
 
 
 def test_a_model_that_is_missing_is_named(fake, capsys):

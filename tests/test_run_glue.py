@@ -1,5 +1,6 @@
 """Whole runs of the script on GLUE's tasks and on files of one's own."""
 
+import csv
 import json
 import re
 import shlex
@@ -42,6 +43,10 @@ OWN = {"a.csv": ["ok", "bad"] * 4, "b.csv": ["bad", "ok"], "c.csv": ["", "", ""]
 
 
 def predictions(folder: Path) -> list[str]:
+    """Those for a task's test set, or for a file of one's own."""
+    if (folder / "predictions.csv").exists():
+        with (folder / "predictions.csv").open(encoding="utf-8", newline="") as file:
+            return [row["prediction"] for row in csv.DictReader(file)]
     header, *rows = (folder / "predictions.tsv").read_text(encoding="utf-8").splitlines()
     assert header == "index\tprediction" and [row.split("\t")[0] for row in rows] == list(map(str, range(len(rows))))
     return [row.split("\t")[1] for row in rows]
@@ -197,7 +202,7 @@ def test_a_run_ends_with_a_command_that_uses_the_model(tmp_path, flags, capsys, 
     run_glue.main([str(tmp_path / "c.csv") if word == "FILE" else word for word in words])
     assert len(predictions(tmp_path / "my model-predictions")) == len(OWN["c.csv"])
     printed = capsys.readouterr().out
-    assert "metrics.json, predictions.tsv\n" in printed and "next:" not in printed  # it has trained nothing
+    assert "metrics.json, predictions.csv\n" in printed and "next:" not in printed  # it has trained nothing
 
 
 def test_an_order_of_the_classes_that_is_only_assumed_is_said(capsys):

@@ -351,14 +351,14 @@ def test_seeds_that_have_finished_are_not_run_again(flags, tmp_path, monkeypatch
     train = runs.train
 
     def killed_in_the_second(*parts):
-        if parts[4].seed == 43:
+        if parts[2].seed == 43:
             os.kill(os.getpid(), signal.SIGKILL)
         return train(*parts)
 
     monkeypatch.setattr(runs, "train", killed_in_the_second)
     assert wait(fork(lambda: run_glue.main(argv))) == [-signal.SIGKILL]
     seen = []
-    monkeypatch.setattr(runs, "train", lambda *parts: seen.append(parts[4].seed) or train(*parts))
+    monkeypatch.setattr(runs, "train", lambda *parts: seen.append(parts[2].seed) or train(*parts))
     resumed = run_glue.main([*argv, "--resume"])
     assert seen == [43, 44]
     whole = run_glue.main([*argv, "--output_dir", str(tmp_path / "whole")])

@@ -1,4 +1,4 @@
-"""The tables of reproduce.py: the scripts accept their commands, and a run of each kind runs in miniature."""
+"""The tables of zoo-reproduce: the scripts accept their commands, and a run of each kind runs in miniature."""
 
 import importlib
 import json
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import reproduce
-from elmo_gpt_bert.reproduction import steps
-from elmo_gpt_bert.reproduction.records import read_runs
-from elmo_gpt_bert.reproduction.steps import Folders, Step, plan
+from elmo_gpt_bert.reproduction import __main__ as reproduce
+from elmo_gpt_bert.reproduction import runner
+from elmo_gpt_bert.reproduction.report import read_runs
+from elmo_gpt_bert.reproduction.runner import Folders, Step, plan
 from elmo_gpt_bert.reproduction.tables import MODELS, TABLES
 from tests.conftest import ROOT
 from tests.reproduction_sample import write_data, write_models
@@ -47,7 +47,7 @@ def test_the_records_are_of_todays_recipes_data_and_models(record, data, reposit
 def test_the_scripts_accept_every_command_of_a_table(table, folders, repository_root):
     for step in plan(table, folders, seeds=1):
         if step.row.is_run:
-            assert steps.identity(step)["seed"] == (step.seed or 42)
+            assert runner.identity(step)["seed"] == (step.seed or 42)
         else:
             parser_of(importlib.import_module(step.row.script)).parse_args(step.words)
 
@@ -67,29 +67,29 @@ def test_each_line_of_a_table_has_a_run_a_reason_or_a_publication(table):
 
 def test_the_flags_of_a_row_are_those_of_its_line(folders, repository_root):
     planned = {table.name: {step.row.name: step for step in plan(table, folders, seeds=1)} for table in SMALL}
-    without = steps.parse(planned["pretraining_pays"]["cola/elmo_no_bilm"])
+    without = runner.parse(planned["pretraining_pays"]["cola/elmo_no_bilm"])
     assert {"use_elmo=false", "rnn_size=150"} <= {*without.config_overrides.split(",")}  # the row's and the recipe's
     assert Path(without.model_name_or_path).name == "config.json"  # random weights
-    pretrained = steps.parse(planned["pretraining_pays"]["cola/elmo_features"])
+    pretrained = runner.parse(planned["pretraining_pays"]["cola/elmo_features"])
     assert "use_elmo" not in pretrained.config_overrides and Path(pretrained.model_name_or_path).name == "elmo_words"
-    head_alone = steps.parse(planned["pretraining_pays"]["cola/bert_features"])
+    head_alone = runner.parse(planned["pretraining_pays"]["cola/bert_features"])
     assert (head_alone.freeze_layers, head_alone.learning_rate) == (5, 1e-3)
-    assert steps.parse(planned["pretraining_pays"]["cola/bert_fine_tuned"]).freeze_layers is None
-    tagger = steps.parse(planned["pretraining_pays"]["wnut17/bert_features"])
+    assert runner.parse(planned["pretraining_pays"]["cola/bert_fine_tuned"]).freeze_layers is None
+    tagger = runner.parse(planned["pretraining_pays"]["wnut17/bert_features"])
     assert (tagger.freeze_layers, tagger.features) == (None, "concat_last_four")
     for name in ("random", "fine_tuned"):
-        along = steps.parse(planned["pretraining_pays"][f"squad/elmo_{name}"])
+        along = runner.parse(planned["pretraining_pays"][f"squad/elmo_{name}"])
         assert "freeze_bilm=false" in along.config_overrides and along.learning_rate == 5e-4
     masks = planned["ablations"]["wnut17/masks_0_20_80"]
     assert masks.row.cells[0].line == ("masked 0, same 20, random 80 %",)
     pretraining = planned["ablations"]["pretraining/masks_0_20_80"]
     assert masks.words[masks.words.index("--model_name_or_path") + 1] == str(pretraining.output)
-    assert (steps.parse(pretraining).mask_share, steps.parse(pretraining).random_share) == (0, 0.8)
+    assert (runner.parse(pretraining).mask_share, runner.parse(pretraining).random_share) == (0, 0.8)
     half_way = planned["ablations"]["sst2/base_500_updates"]
     assert str(planned["ablations"]["pretraining/base"].output / "checkpoint-500") in half_way.words
     for count in range(6):
         step = planned["layers"][f"cola/gpt_{count}_layers"]
-        assert steps.parse(step).reinit_layers == 5 - count
+        assert runner.parse(step).reinit_layers == 5 - count
         assert step.row.cells[0].line == ("GPT", f"embeddings and {count} of 5 layers")
 
 
@@ -123,24 +123,24 @@ def test_a_row_of_a_table_runs(table, name, folders, repository_root):
             continue
         words = step.command[2:]
         if not step.row.is_run:
-            steps.begin(step)
+            runner.begin(step)
             importlib.import_module(step.row.script).main(list(step.words))
-            assert not steps.is_finished(step)
-            steps.complete(step)
-            assert steps.is_finished(step)
+            assert not runner.is_finished(step)
+            runner.complete(step)
+            assert runner.is_finished(step)
             continue
         if step.row.script == "run_pretraining":
             prepare_small_pretraining(step, words)
         words += short if step.row.script != "run_blimp" else []
         importlib.import_module(step.row.script).main(words)
-        assert steps.is_finished(changed(step, words=tuple(words)))
+        assert runner.is_finished(changed(step, words=tuple(words)))
     step = planned[name]
     metrics = json.loads((step.output / "metrics.json").read_text(encoding="utf-8"))
     wanted = {cell.metric for cell in step.row.cells}
     if table == "blimp":  # whose pairs in miniature have other phenomena
         wanted = {"eval_accuracy"}
     assert wanted <= metrics.keys()
-    steps.complete(step)
+    runner.complete(step)
     assert (step.output / "metrics.json").is_file()
     card = (step.output / "README.md").read_text(encoding="utf-8")
     assert ("# Scores of" in card) == (table == "blimp")
@@ -156,7 +156,7 @@ def prepare_small_pretraining(step: Step, words: list[str]) -> None:
     """A model of a size for tests instead of the recipe's, on the same text."""
     words += ["--per_device_train_batch_size", "2", "--preprocessing_num_workers", "1", "--max_eval_samples", "3"]
     words += ["--max_seq_length", "24", "--report_to", "none"]
-    overrides = steps.parse(step).config_overrides
+    overrides = runner.parse(step).config_overrides
     words += ["--config_overrides", ",".join(filter(None, [overrides, "hidden_size=24,intermediate_size=37"]))]
 
 

@@ -3,10 +3,9 @@
 import pytest
 import torch
 import torch.nn as nn
-from transformers.loss.loss_utils import ForCausalLMLoss
 
 from modeling.shared import modeling_heads
-from modeling.shared.modeling_heads import IGNORED, language_loss, word_loss
+from modeling.shared.modeling_heads import word_loss
 
 
 def inputs(rows: int = 37, words: int = 53, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
@@ -26,9 +25,11 @@ def with_gradients(loss, states, words, targets, weights) -> list[torch.Tensor]:
     return [value.detach(), *torch.autograd.grad(3 * value, (states, words))]
 
 
+@pytest.mark.parametrize("rows_in_cache", [1, 4, 1000])
 @pytest.mark.parametrize("rows_at_once", [1, 5, 18, 37, 1000])
-def test_loss_and_gradients_are_those_of_all_scores_at_once(rows_at_once, monkeypatch):
+def test_loss_and_gradients_are_those_of_all_scores_at_once(rows_at_once, rows_in_cache, monkeypatch):
     monkeypatch.setattr(modeling_heads, "SCORES_AT_ONCE", rows_at_once * 53)
+    monkeypatch.setattr(modeling_heads, "SCORES_IN_CACHE", rows_in_cache * 53)
     found, wanted = with_gradients(word_loss, *inputs()), with_gradients(at_once, *inputs())
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
@@ -138,130 +139,3 @@ def test_no_rows_have_no_loss():
     loss = word_loss(states, words, targets, weights)
     loss.backward()
     assert loss == 0 and not words.grad.any()
-
-
-WORDS = 53
-
-
-@pytest.fixture(params=[1, 4, 1000], ids=lambda rows: f"{rows} rows in the cache")
-def rows_in_cache(request, monkeypatch):
-    monkeypatch.setattr(modeling_heads, "SCORES_IN_CACHE", request.param * WORDS)
-
-
-def scores(dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return (5 * torch.randn(3, 9, WORDS, generator=torch.Generator().manual_seed(1))).to(dtype)
-
-
-def labels() -> torch.Tensor:
-    """(3, 9), of which the first row's second half is not predicted."""
-    drawn = torch.randint(WORDS, (3, 9), generator=torch.Generator().manual_seed(2))
-    drawn[0, 5:] = IGNORED
-    return drawn
-
-
-def loss_and_gradient(loss, logits: torch.Tensor, **given) -> list[torch.Tensor]:
-    leaf = logits.clone().requires_grad_()
-    value = loss(leaf, vocab_size=WORDS, **given)
-    return [value.detach(), *torch.autograd.grad(3 * value, leaf)]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("count", [None, 7, torch.tensor(7)], ids=str)
-def test_the_loss_of_logits_is_that_of_transformers(dtype, count, rows_in_cache):
-    given = {"labels": labels(), "num_items_in_batch": count}
-    found, wanted = (loss_and_gradient(loss, scores(dtype), **given) for loss in (language_loss, ForCausalLMLoss))
-    assert [part.dtype for part in found] == [part.dtype for part in wanted] == [torch.float32, dtype]
-    torch.testing.assert_close(found[0], wanted[0])
-    rounding = torch.finfo(dtype).eps  # gradients in half precision are rounded twice
-    torch.testing.assert_close(found[1], wanted[1], atol=1e-6, rtol=2 * rounding)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"labels": labels(), "shift_labels": labels().roll(1)},
-        {"labels": labels().masked_fill(labels() == IGNORED, -1), "ignore_index": -1},
-        {"labels": torch.full((3, 9), IGNORED), "num_items_in_batch": 4},
-        {"labels": torch.full((3, 9), IGNORED)},
-    ],
-    ids=["shifted by the caller", "another number for what is ignored", "no labels but a number of them", "no labels"],
-)
-def test_so_it_is_with_other_labels(given, rows_in_cache):
-    found, wanted = (loss_and_gradient(loss, scores(), **given) for loss in (language_loss, ForCausalLMLoss))
-    torch.testing.assert_close(found[0], wanted[0], equal_nan=True)
-    torch.testing.assert_close(found[1].nan_to_num(), wanted[1].nan_to_num())
-
-
-@pytest.mark.parametrize("value", [-float("inf"), -1e4, 3e4, float("inf"), float("nan")])
-def test_so_it_is_for_scores_out_of_the_ordinary(value):
-    logits = scores()
-    logits[1, 2:4] = value  # all words of two rows
-    logits[2, 1, ::2], logits[2, 2, labels()[2, 3]] = value, value  # half of the words, and the right one
-    found, wanted = (loss_and_gradient(loss, logits, labels=labels()) for loss in (language_loss, ForCausalLMLoss))
-    torch.testing.assert_close(found, wanted, equal_nan=True, atol=1e-6, rtol=1e-5)
-
-
-def test_so_are_second_derivatives_and_batches_of_gradients():
-    found, wanted = [], []
-    for loss, results in ((language_loss, found), (ForCausalLMLoss, wanted)):
-        leaf = scores().requires_grad_()
-        value = loss(leaf, labels=labels(), vocab_size=WORDS)
-        results += torch.autograd.grad(value, leaf, torch.arange(3.0), is_grads_batched=True, retain_graph=True)
-        (first,) = torch.autograd.grad(value, leaf, create_graph=True)
-        results += torch.autograd.grad(first.square().sum(), leaf)
-        results.append(torch.func.grad(lambda logits, loss=loss: loss(logits, labels(), WORDS))(scores()))
-        in_batch = torch.func.vmap(lambda logits, row, loss=loss: loss(logits[None], row[None], WORDS))
-        results.append(in_batch(scores(), labels()))
-    torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-5)
-
-
-def test_so_is_a_second_backward_pass_after_the_user_has_changed_the_gradient():
-    found, wanted = [], []
-    for loss, results in ((language_loss, found), (ForCausalLMLoss, wanted)):
-        leaf = scores().requires_grad_()
-        value = loss(leaf, labels=labels(), vocab_size=WORDS)
-        for _ in range(3):
-            value.backward(retain_graph=True)
-            results.append(leaf.grad.clone())
-            leaf.grad.mul_(-0.5)
-    torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-5)
-
-
-def test_fewer_or_more_logits_than_labels_are_refused():
-    for logits in (scores()[:2], scores().repeat(2, 1, 1)):
-        with pytest.raises(ValueError, match=r"labels of shape \(3, 9\) do not fit logits of shape \(\d, 9, 53\)"):
-            language_loss(logits, labels(), WORDS)
-
-
-def test_a_label_that_is_no_word_is_refused():
-    for wrong in (WORDS, -1):
-        with pytest.raises((IndexError, RuntimeError), match=f"ndex {wrong} is out of bounds"):
-            language_loss(scores(), labels().masked_fill(labels() == IGNORED, wrong), WORDS)
-
-
-def test_of_the_size_of_the_logits_nothing_but_their_gradient_is_kept():
-    kept, logits = [], scores(torch.bfloat16).requires_grad_()
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
-        loss = language_loss(logits, labels(), WORDS)
-    large = {tensor.data_ptr(): tensor for tensor in kept if tensor.numel() > logits.numel() // 10}
-    assert len(large) == 2 and logits.data_ptr() in large
-    assert {tensor.dtype for tensor in large.values()} == {torch.bfloat16}
-    assert loss.backward() is None and logits.grad.dtype == torch.bfloat16
-
-
-def test_without_gradients_nothing_is_kept():
-    kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
-        for context in (torch.no_grad(), torch.inference_mode()):
-            with context:
-                assert language_loss(scores().requires_grad_(), labels(), WORDS) > 0
-    assert kept == []
-
-
-def test_half_precision_keeps_the_small_gradients_of_many_labels():
-    leaf = scores(torch.float16).requires_grad_()
-    (2.0**16 * language_loss(leaf, labels(), WORDS, num_items_in_batch=10**7)).backward()
-    wanted = scores(torch.float16).requires_grad_()
-    (2.0**16 * ForCausalLMLoss(wanted, labels(), WORDS, num_items_in_batch=10**7)).backward()
-    assert wanted.grad.count_nonzero() > wanted.numel() // 4
-    torch.testing.assert_close(leaf.grad, wanted.grad, atol=0, rtol=1e-3)

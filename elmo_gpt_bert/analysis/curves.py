@@ -29,7 +29,7 @@ Row = Mapping[str, Any]  # of a table: the curve's name in `run`, its place on t
 
 def main(argv: list[str] | None = None) -> list[Row]:
     """Carries out what `argv`, by default the command line, asks for; returns the table's rows."""
-    parser = frame.make_parser("curves", __doc__)
+    parser = frame.make_parser(__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="output folder of a run from a checkpoint")
     parser.add_argument("--score", required=True, metavar="NAME", help="name in metrics.json, as in eval_accuracy")
     args = frame.parse(parser, argv)

@@ -13,6 +13,7 @@ import datasets
 import transformers
 
 from elmo_gpt_bert.analysis.representations import Encoder, is_vectors, load_encoder
+from elmo_gpt_bert.training.command_line import program
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.files import make_folder, write_bytes, write_text
 from elmo_gpt_bert.training.launching import choose_implementation
@@ -31,9 +32,9 @@ RANDOM = ", random weights"  # ends the name of a model with random weights
 # The command line
 
 
-def make_parser(name: str, docstring: str) -> argparse.ArgumentParser:
-    """The parser of the command `name`. The first line of its module's docstring says what it does."""
-    parser = argparse.ArgumentParser(f"python -m elmo_gpt_bert.analysis.{name}", description=docstring.splitlines()[0])
+def make_parser(docstring: str) -> argparse.ArgumentParser:
+    """The parser of a command. The first line of its module's docstring says what it does."""
+    parser = argparse.ArgumentParser(program(), description=docstring.splitlines()[0])
     parser.add_argument("--output_dir", type=Path, required=True, metavar="DIR", help="receives numbers and plots")
     return parser
 
@@ -49,9 +50,15 @@ def add_models(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pieces", choices=("first", "last", "mean"), help=pieces)
 
 
-def parse(parser: argparse.ArgumentParser, argv: list[str] | None) -> argparse.Namespace:
-    """The arguments of `argv`, by default the command line. The output folder is made before the work begins."""
+def parse(parser: argparse.ArgumentParser, argv: list[str] | None, **least: int) -> argparse.Namespace:
+    """The arguments of `argv`, by default the command line. The output folder is made before the work begins.
+
+    `least` has the smallest numbers that flags may have.
+    """
     args = parser.parse_args(argv)
+    for name, number in least.items():
+        if getattr(args, name) is not None and getattr(args, name) < number:
+            raise InputError(f"--{name} must be at least {number}, not {getattr(args, name)}")
     make_folder(args.output_dir)
     set_up_libraries()
     return args

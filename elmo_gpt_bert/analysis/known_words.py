@@ -23,7 +23,7 @@ MOST = 20  # unknown words and characters that are shown
 
 def main(argv: list[str] | None = None) -> dict:
     """Carries out what `argv`, by default the command line, asks for; returns the numbers."""
-    parser = frame.make_parser("known_words", __doc__)
+    parser = frame.make_parser(__doc__)
     parser.add_argument("model", metavar="MODEL", help="folder of a model of ELMoForManyLangs, or its name on the Hub")
     texts = "plain text, CoNLL columns (.conll) or JSON"
     parser.add_argument("--texts", nargs="+", type=Path, required=True, metavar="FILE", help=texts)

@@ -14,9 +14,8 @@ layer_weights.json and, if matplotlib is installed, layer_weights.png, a heat ma
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -40,8 +39,7 @@ if TYPE_CHECKING:
 PLACES = {"input": ("input",), "output": ("output",), "both": ("input", "output"), "after_first_rnn": ("middle",)}
 
 
-@dataclass(frozen=True)
-class Mix:
+class Mix(NamedTuple):
     """A scalar mix of one run, or those of several seeds.
 
     layers: the number of each mixed layer; 0 is that of the embeddings
@@ -68,7 +66,7 @@ Mixes = Mapping[str, Mapping[str, Mix]]  # run -> place -> mix
 
 def main(argv: list[str] | None = None) -> dict[str, dict[str, Mix]]:
     """Carries out what `argv`, by default the command line, asks for; returns run -> place -> mix."""
-    parser = frame.make_parser("layer_weights", __doc__)
+    parser = frame.make_parser(__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="model folder, or a folder of model folders")
     args = frame.parse(parser, argv)
     names = frame.short_names([run.resolve() for run in args.runs])
@@ -91,18 +89,14 @@ def read_run(run: Path) -> dict[str, Mix]:
     if not folders:
         remedy = "--seeds keeps the model of the best seed only"
         raise MissingFileError(f"{run} is no model folder and holds none; {remedy}")
-    seeds = [read_folder(folder) for folder in folders]
-    layers = [{place: mix.layers for place, mix in places.items()} for places in seeds]
-    for folder, of_folder in zip(folders, layers, strict=True):
-        if of_folder != layers[0]:
+    mixes, *others = [read_folder(folder) for folder in folders]
+    for folder, more in zip(folders[1:], others, strict=True):
+        if {place: mix.layers for place, mix in more.items()} != {place: mix.layers for place, mix in mixes.items()}:
             raise InputError(f"{folder} mixes other layers than {folders[0]}: give them as two runs")
-    mixes = {place: [places[place] for places in seeds] for place in layers[0]}
-    return {place: join(of_seeds) for place, of_seeds in mixes.items()}
-
-
-def join(seeds: Sequence[Mix]) -> Mix:
-    weights, gammas = zip(*((mix.weights, mix.gammas) for mix in seeds), strict=True)
-    return Mix(seeds[0].layers, np.concatenate(weights), np.concatenate(gammas))
+        for place, (layers, weights, gammas) in mixes.items():
+            weights, gammas = np.append(weights, more[place].weights, 0), np.append(gammas, more[place].gammas)
+            mixes[place] = Mix(layers, weights, gammas)
+    return mixes
 
 
 def has_weights(folder: Path) -> bool:

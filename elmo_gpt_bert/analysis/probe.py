@@ -36,7 +36,7 @@ MOST_STEPS = 1000  # of L-BFGS, which stops earlier at the tolerance
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = frame.make_parser("probe", __doc__)
+    parser = frame.make_parser(__doc__)
     frame.add_models(parser)
     columns = "words with tags, a blank line after each sentence"
     parser.add_argument("--train_file", type=Path, required=True, metavar="FILE", help=columns)
@@ -45,11 +45,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--max_eval_samples", type=int, metavar="N", help="measure on the first N sentences only")
     parser.add_argument("--text_column_name", metavar="N", help="number of the words' column; default: 1, the first")
     parser.add_argument("--label_column_name", metavar="N", help="number of the tags' column; default: -1, the last")
-    args = frame.parse(parser, argv)
-    for flag, number in {"train": args.max_train_samples, "eval": args.max_eval_samples}.items():
-        if number is not None and number < 1:
-            raise InputError(f"--max_{flag}_samples must be at least 1, not {number}")
-    return args
+    return frame.parse(parser, argv, max_train_samples=1, max_eval_samples=1)
 
 
 def main(argv: list[str] | None = None) -> dict[str, dict[str, float]]:

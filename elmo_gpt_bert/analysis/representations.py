@@ -70,6 +70,11 @@ def occurrence_vectors(encoder: Encoder, sentences: list[Words], places: list[in
     return np.stack([vectors[number] for number in range(len(sentences))], axis=1)
 
 
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """The vectors, each of length 1, or 0."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+
+
 def _in_batches(encoder: Encoder, sentences: list[Words]) -> Iterator[tuple[int, np.ndarray]]:
     """Yields the number of each sentence and the vectors (L, W, H) of its words; those of similar length together."""
     order = sorted(range(len(sentences)), key=lambda number: len(sentences[number]))

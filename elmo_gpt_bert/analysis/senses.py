@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from elmo_gpt_bert.analysis import frame
-from elmo_gpt_bert.analysis.representations import Encoder, occurrence_vectors
+from elmo_gpt_bert.analysis.representations import Encoder, occurrence_vectors, unit
 from elmo_gpt_bert.tasks.pretraining.text import read_documents, split_sentences
 from elmo_gpt_bert.tasks.rows import columns, read_tsv
 from elmo_gpt_bert.training.command_line import run_command
@@ -71,7 +71,7 @@ class Occurrence:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = frame.make_parser("senses", __doc__)
+    parser = frame.make_parser(__doc__)
     frame.add_models(parser)
     labelled = "tab-separated columns word, sense and sentence, in which *asterisks* mark the word"
     parser.add_argument("--labelled_file", type=Path, default=LABELLED, metavar="FILE", help=labelled)
@@ -84,9 +84,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     most = "read only the first N occurrences of each word in the text"
     parser.add_argument("--max_occurrences", type=int, default=300, metavar="N", help=most)
     parser.add_argument("--scatter", type=str.lower, metavar="WORD", help="draw the labelled occurrences of this word")
-    args = frame.parse(parser, argv)
-    if args.max_occurrences < 1:
-        raise InputError(f"--max_occurrences must be at least 1, not {args.max_occurrences}")
+    args = frame.parse(parser, argv, max_occurrences=1)
     if args.sentence and args.text_file is None:
         raise InputError("--sentence needs a --text_file, in which its word's other occurrences are")
     return args
@@ -231,8 +229,8 @@ def find_occurrences(path: Path | None, column: str, words: set[str], most: int)
 
 def vectors_of(encoder: Encoder, occurrences: Sequence[Occurrence]) -> np.ndarray:
     """The vectors (layers, occurrences, size), each of length 1, or 0."""
-    vectors = occurrence_vectors(encoder, [each.words for each in occurrences], [each.place for each in occurrences])
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+    places = [each.place for each in occurrences]
+    return unit(occurrence_vectors(encoder, [each.words for each in occurrences], places))
 
 
 def accuracies(vectors: np.ndarray, occurrences: list[Occurrence]) -> dict[str, float]:

@@ -59,7 +59,7 @@ Scores = dict[str, float]
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = frame.make_parser("zero_shot", __doc__)
+    parser = frame.make_parser(__doc__)
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL", help="model folder, or run with checkpoints")
     parser.add_argument("--sst2", type=Path, metavar="DIR", help="GLUE's folder of SST-2")
     parser.add_argument("--cola", type=Path, metavar="DIR", help="GLUE's folder of CoLA")
@@ -72,9 +72,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--pll", choices=("original", "within_word_l2r"), default="original", help=masked)
     axis = "what the plot's logarithmic axis counts; epochs compare models with different tokenizers on the same text"
     parser.add_argument("--against", choices=PLACES, default=PLACES[0], help=axis)
-    args = frame.parse(parser, argv)
-    if args.max_samples is not None and args.max_samples < 2:
-        raise InputError(f"--max_samples must be at least 2, not {args.max_samples}")
+    args = frame.parse(parser, argv, max_samples=2)
     if not (args.sst2 or args.cola or args.blimp):
         raise InputError("nothing to score: give at least one of --sst2, --cola, --blimp")
     return args

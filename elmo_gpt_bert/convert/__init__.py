@@ -1,4 +1,4 @@
-"""Released files -> what this project reads: a command for each release, as in `python -m elmo_gpt_bert.convert.elmo`.
+"""Released files -> what this project reads: a command for each release, `zoo-convert-elmo` and so on.
 
     elmo       ELMo, of bilm-tf, AllenNLP and ELMoForManyLangs (manylangs)
     gpt        OpenAI's GPT

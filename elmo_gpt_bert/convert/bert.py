@@ -21,13 +21,12 @@ their code (`validate_case_matches_checkpoint` in tokenization.py). A cased voca
 
 import re
 import string
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from huggingface_hub.errors import StrictDataclassError
 from transformers import BertTokenizer
 from transformers.activations import ACT2FN
-from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert.convert.files import (
     build_model,
@@ -110,10 +109,17 @@ UNREAD = (
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
-def convert(checkpoint: str, config: str, vocab: str, output: str, do_lower_case: bool | None = None) -> None:
-    """Writes the folder `output`, which must be new or empty: the model with both heads, its tokenizer, and our code.
-
-    If `do_lower_case` is None, `looks_uncased` decides. If a file is broken, no folder is written.
+def convert(
+    checkpoint: Annotated[str, "the path that the checkpoint's files share, e.g. .../bert_model.ckpt, or one of them"],
+    config: Annotated[str, "bert_config.json"],
+    vocab: Annotated[str, "vocab.txt"],
+    output: Annotated[str, "the folder to write; must be new or empty"],
+    do_lower_case: Annotated[
+        bool | None,
+        "true or false; default: false if the vocabulary has one of the letters A to Z, else true",
+    ] = None,
+) -> None:
+    """Writes a folder with the model with both heads, its tokenizer, and our code; none if a file is broken.
 
     Raises:
         ImportError: when TensorFlow is not installed.
@@ -184,24 +190,8 @@ def looks_uncased(tokens: list[str]) -> bool:
     return not set(string.ascii_uppercase) & set(tokens)
 
 
-@dataclass(frozen=True)
-class ConvertArguments:
-    """The arguments of the command, those of `convert`."""
-
-    checkpoint: str = HfArg(
-        help="the path that the checkpoint's files share, e.g. .../bert_model.ckpt, or one of them"
-    )
-    config: str = HfArg(help="bert_config.json")
-    vocab: str = HfArg(help="vocab.txt")
-    output: str = HfArg(help="the folder to write; must be new or empty")
-    do_lower_case: bool | None = HfArg(
-        default=None, help="true or false; default: false if the vocabulary has one of the letters A to Z, else true"
-    )
-
-
 def main(argv: list[str] | None = None) -> None:
-    """Calls `convert` with the arguments in `argv`, by default those of the command line."""
-    command_line(convert, ConvertArguments, argv)
+    command_line(convert, argv)
 
 
 if __name__ == "__main__":

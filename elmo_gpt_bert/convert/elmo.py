@@ -27,13 +27,11 @@ chooses one of these three. Those sentences are English, so models of ELMoForMan
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert.convert import manylangs
 from elmo_gpt_bert.convert.files import (
@@ -96,18 +94,26 @@ VOCAB = Parameter("vocab")
 
 
 def convert(
-    options: str | None,
-    weights: str,
-    output: str,
-    vocab: str | None = None,
-    softmax: str | None = None,
-    state: str | None = None,
-    full_width_to_ascii: bool = False,
-    nfc: bool = False,
+    options: Annotated[str | None, "options.json; for ELMoForManyLangs, the file of sizes if the folder lacks it"],
+    weights: Annotated[
+        str,
+        "the HDF5 file, the path that a TensorFlow checkpoint's files share, AllenNLP's .th, or the folder of "
+        "ELMoForManyLangs",
+    ],
+    output: Annotated[str, "the folder to write; must be new or empty"],
+    vocab: Annotated[str | None, "the words of the softmax, one a line"] = None,
+    softmax: Annotated[str | None, "the softmax, if it is in a separate HDF5 file"] = None,
+    state: Annotated[
+        Literal["zero", "warm", "carry"] | None,
+        "the state that sentences start from: zeros, the stored state or, as in the released code, the state "
+        "in which the same row of the batch before ended (default: zero for ELMoForManyLangs, else warm)",
+    ] = None,
+    full_width_to_ascii: Annotated[
+        bool, "whether the tokenizer reads full-width forms (U+FF01 to U+FF5E) as ASCII's characters"
+    ] = False,
+    nfc: Annotated[bool, "whether the tokenizer composes letters and accents (Unicode's NFC)"] = False,
 ) -> None:
-    """Writes the folder `output`, which must be new or empty: the model, its tokenizer, and our code.
-
-    If a file is broken, no folder is written. The last two are options of the tokenizer.
+    """Writes a folder with the model, its tokenizer, and our code; none if a file is broken.
 
     Raises:
         ImportError: when h5py or TensorFlow is not installed, but the file needs it.
@@ -225,34 +231,8 @@ def _mixes(state: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tenso
     return mixes | {name: torch.cat([rows[k] for k in sorted(rows)]) for name, rows in weights.items()}
 
 
-@dataclass(frozen=True)
-class ConvertArguments:
-    """The arguments of the command, those of `convert`."""
-
-    weights: str = HfArg(
-        help="the HDF5 file, the path that a TensorFlow checkpoint's files share, AllenNLP's .th, or the folder of "
-        "ELMoForManyLangs"
-    )
-    output: str = HfArg(help="the folder to write; must be new or empty")
-    options: str | None = HfArg(
-        default=None, help="options.json; for ELMoForManyLangs, the file of sizes if the folder lacks it"
-    )
-    vocab: str | None = HfArg(default=None, help="the words of the softmax, one a line")
-    softmax: str | None = HfArg(default=None, help="the softmax, if it is in a separate HDF5 file")
-    state: Literal["zero", "warm", "carry"] | None = HfArg(
-        default=None,
-        help="the state that sentences start from: zeros, the stored state or, as in the released code, the state "
-        "in which the same row of the batch before ended (default: zero for ELMoForManyLangs, else warm)",
-    )
-    full_width_to_ascii: bool = HfArg(
-        default=False, help="whether the tokenizer reads full-width forms (U+FF01 to U+FF5E) as ASCII's characters"
-    )
-    nfc: bool = HfArg(default=False, help="whether the tokenizer composes letters and accents (Unicode's NFC)")
-
-
 def main(argv: list[str] | None = None) -> None:
-    """Calls `convert` with the arguments in `argv`, by default those of the command line."""
-    command_line(convert, ConvertArguments, argv)
+    command_line(convert, argv)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,15 @@
 """What the converters share: their command line, readers of files, and a folder written whole or not at all."""
 
+import inspect
 from collections.abc import Callable
+from dataclasses import make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import NoneType
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 import torch
+from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert.training import files
 from elmo_gpt_bert.training.command_line import run_command
@@ -27,12 +31,19 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
-def command_line(convert: Callable[..., None], arguments: type, argv: list[str] | None) -> None:
-    """Calls `convert` with the fields of the dataclass `arguments`, parsed from `argv`, by default the command line.
+def command_line(convert: Callable[..., None], argv: list[str] | None) -> None:
+    """Calls `convert` with the flags of `argv`, by default the command line, one for each of its parameters.
 
-    A user's mistake is printed as one line, and the exit status is then 1.
+    A parameter's annotation has its help, as in Annotated[str, "the folder to write"]. A user's mistake is printed as
+    one line, and the exit status is then 1.
     """
-    args = parse_fields(arguments, argv)
+    fields = []
+    for parameter in inspect.signature(convert).parameters.values():
+        kind, text = get_args(parameter.annotation)
+        default = None if NoneType in get_args(kind) else parameter.default
+        flag = HfArg(help=text) if default is parameter.empty else HfArg(help=text, default=default)
+        fields.append((parameter.name, kind, flag))
+    args = parse_fields(make_dataclass("Arguments", fields, kw_only=True), argv)
 
     def run() -> None:
         try:

@@ -18,11 +18,10 @@ any code when it is read, and its matrix of words also holds the three special t
 
 import math
 import re
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
-from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert.convert.files import (
     build_model,
@@ -71,11 +70,14 @@ WORD_END = "</w>"
 AGAIN = "download it again from https://github.com/openai/finetune-transformer-lm, folder model"
 
 
-def convert(params: str, encoder: str, merges: str, output: str, num_attention_heads: int | None = None) -> None:
-    """Writes the folder `output`, which must be new or empty: the language model, its tokenizer, and our code.
-
-    If `num_attention_heads` is None, there is one head for every 64 of the width. If a file is broken, no folder is
-    written.
+def convert(
+    params: Annotated[str, "the folder that has params_shapes.json and params_0.npy, params_1.npy, ..."],
+    encoder: Annotated[str, "encoder_bpe_40000.json"],
+    merges: Annotated[str, "vocab_40000.bpe"],
+    output: Annotated[str, "the folder to write; must be new or empty"],
+    num_attention_heads: Annotated[int | None, "default: one for every 64 of the width"] = None,
+) -> None:
+    """Writes a folder with the language model, its tokenizer, and our code; none if a file is broken.
 
     Raises:
         OSError: when a file is missing or damaged, or `output` holds something.
@@ -244,20 +246,8 @@ def name_tensors(vector: np.ndarray, shapes: list[Shape], layers: int) -> dict[s
     return {name: part.reshape(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
 
 
-@dataclass(frozen=True)
-class ConvertArguments:
-    """The arguments of the command, those of `convert`."""
-
-    params: str = HfArg(help="the folder that has params_shapes.json and params_0.npy, params_1.npy, ...")
-    encoder: str = HfArg(help="encoder_bpe_40000.json")
-    merges: str = HfArg(help="vocab_40000.bpe")
-    output: str = HfArg(help="the folder to write; must be new or empty")
-    num_attention_heads: int | None = HfArg(default=None, help="default: one for every 64 of the width")
-
-
 def main(argv: list[str] | None = None) -> None:
-    """Calls `convert` with the arguments in `argv`, by default those of the command line."""
-    command_line(convert, ConvertArguments, argv)
+    command_line(convert, argv)
 
 
 if __name__ == "__main__":

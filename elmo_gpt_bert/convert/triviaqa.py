@@ -21,11 +21,10 @@ import sys
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
-
-from transformers.hf_argparser import HfArg
+from typing import Annotated, Any
 
 from elmo_gpt_bert.convert.files import command_line
 from elmo_gpt_bert.tasks.rows import check_text, members, read_json, read_lines
@@ -34,10 +33,6 @@ from elmo_gpt_bert.training.files import plain, shown, write_text
 
 
 LAYOUT = "a file of TriviaQA is one object with Data, a list of questions, each with EntityPages, its documents"
-# An accent may be a separate character, which \w does not match.
-MARKS = "".join(c for c in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(c).startswith("M"))
-WORD = re.compile(rf"[\w{MARKS}]+")
-TOKEN = re.compile(rf"{WORD.pattern}|[^\w\s]")
 
 
 @dataclass(frozen=True)
@@ -57,20 +52,12 @@ class Document:
     questions: dict[str, Question] = field(default_factory=dict)
 
 
-@dataclass
-class Counts:
-    """How many questions, and how many pairs of a question and one of its documents, are kept and left out."""
-
-    questions: int = 0
-    unverified: int = 0  # questions
-    pairs: int = 0
-    without_evidence: int = 0  # pairs whose document is missing
-    without_answer: int = 0  # pairs whose document holds no answer
-    missing: list[str] = field(default_factory=list)  # file names of documents
-    kept: set[str] = field(default_factory=set)  # ids of questions
-
-
-def convert(questions: str, evidence: str, output: str, max_tokens: int = 400) -> None:
+def convert(
+    questions: Annotated[str, "the release's qa/wikipedia-train.json, wikipedia-dev.json or verified-..."],
+    evidence: Annotated[str, "the release's folder evidence/wikipedia"],
+    output: Annotated[str, "the JSON file to write; is replaced where it exists"],
+    max_tokens: Annotated[int, "tokens of each document that are kept (default: 400)"] = 400,
+) -> None:
     """Writes the file `output`, whole or not at all, and prints how much was kept.
 
     Raises:
@@ -84,27 +71,40 @@ def convert(questions: str, evidence: str, output: str, max_tokens: int = 400) -
         raise MissingFileError(Parameter("evidence"), f" {folder}: no such folder")
     if path.is_dir() or not path.parent.is_dir():
         raise MissingFileError(Parameter("output"), f" {path} must be a file in a folder that exists")
-    counts = Counts()
-    documents = _read_questions(Path(questions), counts)
-    articles = list(_articles(documents, folder, max_tokens, counts))
-    if len(counts.missing) == len(documents):
+    documents, total, unverified = _read_questions(Path(questions))
+    paths = {name: _find(folder, name) for name in documents}
+    missing = [name for name, file in paths.items() if file is None]
+    articles = dict(_articles(documents, paths, max_tokens))
+    if len(missing) == len(documents):
         raise MissingFileError(
-            f"none of the {len(documents)} documents, such as {plain(counts.missing[0])}, is in {folder}: ",
+            f"none of the {len(documents)} documents, such as {plain(missing[0])}, is in {folder}: ",
             Parameter("evidence"),
             " must be the release's folder evidence/wikipedia",
         )
     if not articles:
         raise InputError(f"{questions}: no answer occurs in the first {max_tokens} tokens of any document in {folder}")
-    write_text(path, json.dumps({"version": "1.1", "data": articles}, ensure_ascii=False))
-    print(_summary(counts, max_tokens, path))
+    write_text(path, json.dumps({"version": "1.1", "data": [*articles.values()]}, ensure_ascii=False))
+    answered = [
+        pair["id"].removesuffix(f"--{name}")
+        for name, article in articles.items()
+        for pair in article["paragraphs"][0]["qas"]
+    ]
+    pairs = sum(len(document.questions) for document in documents.values())
+    lost = sum(len(documents[name].questions) for name in missing)
+    names = ", ".join([*map(plain, missing[:3]), *(["..."] if len(missing) > 3 else [])]) or "none"
+    print(
+        f"{path}: {len({*answered})} of {total} questions, {len(answered)} of their {pairs} documents. "
+        f"Left out: {lost} documents whose file is missing ({names}), {pairs - lost - len(answered)} "
+        f"without an answer in their first {max_tokens} tokens, {unverified} questions not verified"
+    )
 
 
 # Questions
 
 
-def _read_questions(path: Path, counts: Counts) -> dict[str, Document]:
-    """The documents of all questions in a file, by their file names."""
-    file, documents, places = read_json(path), {}, {}
+def _read_questions(path: Path) -> tuple[dict[str, Document], int, int]:
+    """The documents of all questions in a file by their file names, and the numbers of all and unverified ones."""
+    file, documents, places, unverified = read_json(path), {}, {}, 0
     verified = isinstance(file, dict) and file.get("VerifiedEval") is True
     for row, where in members(file, "Data", str(path), "question", LAYOUT):
         question = _question(row, where)
@@ -112,7 +112,7 @@ def _read_questions(path: Path, counts: Counts) -> dict[str, Document]:
         if first != where:
             raise InputError(f"{where}: its QuestionId {shown(question.id)} is also that of {first}: drop one of them")
         if verified and not row.get("QuestionPartOfVerifiedEval"):
-            counts.unverified += 1
+            unverified += 1
             continue
         for page, at_page in members(row, "EntityPages", where, "document", LAYOUT):
             if verified and not page.get("DocPartOfVerifiedEval"):
@@ -120,11 +120,9 @@ def _read_questions(path: Path, counts: Counts) -> dict[str, Document]:
             name = check_text(page.get("Filename"), "Filename", at_page)
             title = check_text(page.get("Title", ""), "Title", at_page, gaps=True)
             documents.setdefault(name, Document(title)).questions[question.id] = question
-    counts.questions = len(places)
-    counts.pairs = sum(len(document.questions) for document in documents.values())
     if not documents:
         raise InputError(f"{path} names no document that could be read: {LAYOUT}")
-    return documents
+    return documents, len(places), unverified
 
 
 def _question(row: dict, where: str) -> Question:
@@ -157,13 +155,13 @@ def _answers(answer: Any, where: str) -> list[str]:
 # Documents
 
 
-def _articles(documents: dict[str, Document], folder: Path, max_tokens: int, counts: Counts) -> Iterator[dict]:
-    """Yields an article of SQuAD for each document that answers one of its questions, and counts what is left out."""
+def _articles(
+    documents: dict[str, Document], paths: dict[str, Path | None], max_tokens: int
+) -> Iterator[tuple[str, dict]]:
+    """Yields the name of each document that answers one of its questions, with an article of SQuAD."""
     for name, document in documents.items():
-        path = _find(folder, name)
+        path = paths[name]
         if path is None:
-            counts.missing.append(name)
-            counts.without_evidence += len(document.questions)
             continue
         context = beginning("".join(line for _, line in read_lines(path)), max_tokens)
         folded, answered = fold(context), []
@@ -171,11 +169,9 @@ def _articles(documents: dict[str, Document], folder: Path, max_tokens: int, cou
             spans = find_answers(folded, question.answers)
             answers = [{"text": context[start:end], "answer_start": start} for start, end in spans]
             if answers:
-                counts.kept.add(question.id)
                 answered.append({"id": f"{question.id}--{name}", "question": question.text, "answers": answers})
-        counts.without_answer += len(document.questions) - len(answered)
         if answered:
-            yield {"title": document.title, "paragraphs": [{"context": context, "qas": answered}]}
+            yield name, {"title": document.title, "paragraphs": [{"context": context, "qas": answered}]}
 
 
 def _find(folder: Path, name: str) -> Path | None:
@@ -193,9 +189,17 @@ def _find(folder: Path, name: str) -> Path | None:
     return path
 
 
+@cache
+def patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """A word, and a word or a punctuation mark. An accent may be a character of its own, which \\w does not match."""
+    marks = "".join(c for c in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(c).startswith("M"))
+    word = rf"[\w{marks}]+"
+    return re.compile(word), re.compile(rf"{word}|[^\w\s]")
+
+
 def beginning(text: str, max_tokens: int) -> str:
     """The part of the text from its first token to token number `max_tokens`, unchanged."""
-    tokens = list(islice(TOKEN.finditer(text), max_tokens))
+    tokens = list(islice(patterns()[1].finditer(text), max_tokens))
     return text[tokens[0].start() : tokens[-1].end()] if tokens else ""
 
 
@@ -218,34 +222,11 @@ def find_answers(folded: str, answers: list[str]) -> list[tuple[int, int]]:
 
 def _cuts(text: str, place: int) -> bool:
     """Whether a cut before the character at `place` would divide a word."""
-    return 0 < place < len(text) and all(WORD.match(text[at]) for at in (place - 1, place))
-
-
-# The command line
-
-
-def _summary(counts: Counts, max_tokens: int, output: Path) -> str:
-    """One line for the console that says how much was kept and left out."""
-    pairs = counts.pairs - counts.without_evidence - counts.without_answer
-    missing = ", ".join([*map(plain, counts.missing[:3]), *(["..."] if len(counts.missing) > 3 else [])]) or "none"
-    return (
-        f"{output}: {len(counts.kept)} of {counts.questions} questions, {pairs} of their {counts.pairs} documents. "
-        f"Left out: {counts.without_evidence} documents whose file is missing ({missing}), {counts.without_answer} "
-        f"without an answer in their first {max_tokens} tokens, {counts.unverified} questions not verified"
-    )
-
-
-@dataclass(frozen=True)
-class ConvertArguments:
-    questions: str = HfArg(help="the release's qa/wikipedia-train.json, wikipedia-dev.json or verified-...")
-    evidence: str = HfArg(help="the release's folder evidence/wikipedia")
-    output: str = HfArg(help="the JSON file to write; is replaced where it exists")
-    max_tokens: int = HfArg(default=400, help="tokens of each document that are kept (default: 400)")
+    return 0 < place < len(text) and all(patterns()[0].match(text[at]) for at in (place - 1, place))
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Calls `convert` with the arguments in `argv`, by default those of the command line."""
-    command_line(convert, ConvertArguments, argv)
+    command_line(convert, argv)
 
 
 if __name__ == "__main__":

@@ -29,18 +29,16 @@ from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice, tee
 from pathlib import Path
-from typing import BinaryIO
+from typing import Annotated, BinaryIO
 
 import numpy as np
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from safetensors.torch import save_file
-from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert.convert.files import command_line, new_folder, write_folder
 from elmo_gpt_bert.tasks.columns import look_tagged, read_columns
@@ -71,16 +69,14 @@ Vectors = tuple[list[str], np.ndarray]  # n different words, and (n, size) float
 
 
 def convert(
-    model: str,
-    output: str,
-    vectors: str | None = None,
-    texts: list[str] | None = None,
-    size: int | None = None,
-    min_count: int = 2,
+    model: Annotated[str, "a model folder of ELMo, or a configuration JSON"],
+    output: Annotated[str, "the folder to write; must be new or empty"],
+    vectors: Annotated[str | None, "a file of GloVe, word2vec or fastText"] = None,
+    texts: Annotated[list[str] | None, "files whose words are kept, or get random vectors"] = None,
+    size: Annotated[int | None, "numbers of a random vector (default: 100)"] = None,
+    min_count: Annotated[int, "how often --texts must have a word with a random vector (default: 2)"] = 2,
 ) -> None:
-    """Writes the folder `output`, which must be new or empty: configuration, tokenizer, weights, and our code.
-
-    If a file is broken, no folder is written.
+    """Writes a folder with configuration, tokenizer, weights, and our code; none if a file is broken.
 
     Raises:
         OSError: when a file is missing or damaged, or `output` holds something.
@@ -492,21 +488,8 @@ def _buckets(word: bytes, shortest: int, longest: int, buckets: int) -> Iterator
                 yield number % buckets
 
 
-@dataclass(frozen=True)
-class ConvertArguments:
-    """The arguments of the command, those of `convert`."""
-
-    model: str = HfArg(help="a model folder of ELMo, or a configuration JSON")
-    output: str = HfArg(help="the folder to write; must be new or empty")
-    vectors: str | None = HfArg(default=None, help="a file of GloVe, word2vec or fastText")
-    texts: list[str] | None = HfArg(default=None, help="files whose words are kept, or get random vectors")
-    size: int | None = HfArg(default=None, help="numbers of a random vector (default: 100)")
-    min_count: int = HfArg(default=2, help="how often --texts must have a word with a random vector (default: 2)")
-
-
 def main(argv: list[str] | None = None) -> None:
-    """Calls `convert` with the arguments in `argv`, by default those of the command line."""
-    command_line(convert, ConvertArguments, argv)
+    command_line(convert, argv)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""What app.py shows of a sentence, as functions without a page: neighbours, probabilities, entities, attention."""
+"""The page in the browser, zoo-app: what it shows of a sentence, as functions without a page, and the page itself."""

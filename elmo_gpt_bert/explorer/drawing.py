@@ -1,70 +1,20 @@
 """HTML of what the other modules compute. All text of users and models is escaped.
 
-Text, borders and backgrounds have the colours of the page's theme, so they are right in the light and the dark.
+style.css has the looks. Text, borders and backgrounds have the colours of the page's theme, so they are right in the
+light and the dark.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from elmo_gpt_bert.explorer.answers import Ranked
-from elmo_gpt_bert.explorer.attention import Attention
-from elmo_gpt_bert.explorer.entities import Entity, TaggedWord
+from elmo_gpt_bert.explorer.fine_tuned import Entity, Ranked, TaggedWord
+from elmo_gpt_bert.explorer.language_models import Attention, Span
 from elmo_gpt_bert.explorer.neighbours import Neighbour
-from elmo_gpt_bert.explorer.sentences import Span
 from elmo_gpt_bert.explorer.surprisal import ScoredSentence, ScoredWord
 
 
 HUES = (210, 28, 145, 280, 340, 60, 180)  # of types of entities, one after the other
 SCALE = 16.0  # bits of a full bar, if no bar is longer
-
-STYLE = """
-.ex-columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(340px, 100%), 1fr)); gap: 16px; }
-.ex-card { border: 1px solid var(--border-color-primary); border-radius: 8px; padding: 14px 16px; min-width: 0;
-  background: var(--background-fill-primary); color: var(--body-text-color); }
-.ex-card h3 { margin: 0 0 2px; font-size: 1.1rem; }
-.ex-card h4 { margin: 14px 0 4px; font-size: .95rem; overflow-wrap: anywhere; }
-.ex-card, .ex-note, .ex-text, .ex-table { --muted: color-mix(in srgb, var(--body-text-color) 75%, transparent); }
-.ex-source, .ex-note { color: var(--muted) !important; font-size: .85rem; overflow-wrap: anywhere;
-  margin: 2px 0; line-height: 1.4; }
-.ex-error { border-left: 4px solid #d97706; padding: 8px 12px; margin: 8px 0; overflow-wrap: anywhere;
-  background: rgba(217, 119, 6, .12); color: var(--body-text-color); }
-.ex-verdict { margin: 8px 0 0; padding: 6px 10px; border-radius: 6px; background: rgba(59, 130, 246, .14); }
-.ex-pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(180px, 100%), 1fr)); gap: 4px 16px; }
-.ex-bars { display: grid; grid-template-columns: minmax(0, 1fr); gap: 2px; font-size: .9rem; }
-.ex-bar { position: relative; display: flex; gap: 8px; align-items: baseline; padding: 2px 6px; border-radius: 4px;
-  overflow: hidden; background: var(--background-fill-secondary); line-height: 1.5; }
-.ex-bar i { position: absolute; top: 0; bottom: 0; left: 0; }
-.ex-bar i.one { background: rgba(59, 130, 246, .38); }
-.ex-bar i.two { background: rgba(234, 136, 10, .38); }
-.ex-bar span { position: relative; }
-.ex-bar .word { flex: 1; min-width: 0; overflow-wrap: anywhere; }
-.ex-bar .number { font-variant-numeric: tabular-nums; white-space: nowrap; }
-.ex-bar .share { color: var(--muted); font-variant-numeric: tabular-nums; white-space: nowrap;
-  min-width: 4.6em; text-align: right; font-size: .85em; }
-.ex-key { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin: 0 .3em 0 .6em; }
-.ex-list { list-style: none !important; margin: 0 !important; padding: 0 !important; font-size: .9rem; }
-.ex-list li { display: flex; gap: 8px; padding: 3px 0; border-bottom: 1px solid var(--border-color-primary);
-  line-height: 1.4; margin: 0 !important; }
-.ex-list li::marker { content: ""; }
-.ex-list .context { flex: 1; min-width: 0; overflow-wrap: anywhere; color: var(--muted); }
-.ex-list b { color: var(--body-text-color); }
-.ex-list .number { font-variant-numeric: tabular-nums; white-space: nowrap; color: var(--body-text-color); }
-.ex-text { line-height: 2.1; overflow-wrap: anywhere; white-space: pre-wrap; }
-.ex-text mark { padding: 3px 6px; border-radius: 5px; color: inherit; }
-.ex-text mark small { font-weight: 700; margin-left: 6px; white-space: nowrap; }
-.ex-table { width: 100%; border: 0 !important; border-collapse: collapse; font-size: .9rem; margin-top: 10px; }
-.ex-table tr { border: 0 !important; }
-.ex-table th, .ex-table td { text-align: left; padding: 4px 8px 4px 0; vertical-align: top; overflow-wrap: anywhere;
-  border: 0 !important; border-bottom: 1px solid var(--border-color-primary) !important;
-  color: var(--body-text-color); }
-.ex-scroll { overflow-x: auto; padding-bottom: 6px; }
-.ex-map { border: 0 !important; border-collapse: separate; border-spacing: 1px; font-size: .75rem; margin: 8px 0; }
-.ex-map th { border: 0 !important; font-weight: 400; padding: 0 4px; white-space: nowrap; text-align: right;
-  color: var(--body-text-color); }
-.ex-map thead th { writing-mode: vertical-rl; transform: rotate(180deg); text-align: left; vertical-align: middle;
-  padding: 4px 0; }
-.ex-map td { min-width: 20px; height: 20px; padding: 0; border: 1px solid var(--border-color-primary); }
-"""
 
 
 # Frames
@@ -212,20 +162,19 @@ def draw_entities(sentence: str, words: Sequence[TaggedWord], entities: Sequence
 
 def draw_answers(context: str, ranked: Ranked, threshold: float | None, n_best: int = 8) -> str:
     """The text with the predicted answer in colour, and the n best answers."""
-    best = ranked.best(n_best, threshold)
-    span = ranked.span(threshold)
-    predicted = ranked.predict(threshold)
-    shares = [share for entry, share in ranked.best(len(ranked.entries) + 1, threshold) if entry is predicted]
-    marks = [(span, HUES[2], f"{shares[0]:.1%}")] if span else []
-    verdict = f"Answer: {predicted.text}" if span else "No answer is in the text."
-    odds = ""
+    best, predicted = ranked.best(threshold), ranked.predict(threshold)
+    marks, verdict, odds = [], "No answer is in the text.", ""
+    if predicted is not ranked.null:
+        (share,) = (share for entry, share in best if entry is predicted)
+        marks = [((predicted.begin, predicted.end), HUES[2], f"{share:.1%}")]
+        verdict = f"Answer: {predicted.text}"
     if threshold is not None:
         comparison = "above" if ranked.null_odds > threshold else "not above"
         odds = note(
             f"“No answer” scores {ranked.null_odds:+.2f} relative to the best answer, {comparison} the threshold of "
             f"{threshold:+.1f}."
         )
-    rows = [[entry.text or "(no answer)", f"{share:.1%}", f"{entry.score:.2f}"] for entry, share in best]
+    rows = [[entry.text or "(no answer)", f"{share:.1%}", f"{entry.score:.2f}"] for entry, share in best[:n_best]]
     heading = f'<p class="ex-verdict">{escape(verdict)}</p>{odds}'
     return f"{heading}{highlight(context, marks)}{table(['Answer', 'Probability', 'Score'], rows)}"
 

@@ -1,7 +1,7 @@
 """The words of an index, each in its sentence, that are nearest to a word in its sentence, layer by layer."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from elmo_gpt_bert.analysis.representations import word_vectors
+from elmo_gpt_bert.analysis.representations import unit, word_vectors
 from elmo_gpt_bert.analysis.senses import AROUND, EQUAL, LABELLED, LONGEST, read_labelled
-from elmo_gpt_bert.explorer.models import LanguageModel
+from elmo_gpt_bert.explorer.language_models import LanguageModel
 from elmo_gpt_bert.tasks.pretraining.text import read_documents, split_sentences
 from elmo_gpt_bert.training.errors import InputError, MissingFileError
 from modeling.elmo.tokenization_elmo import split_words
@@ -46,22 +46,17 @@ def read_index(path: str | None) -> Index:
     Sentences of more than 60 words are left out, and all after the first 10,000 words. Raises OSError for a file that
     cannot be read, and ValueError for one without a sentence.
     """
-    if path is None:
-        return _labelled_index()
-    if not Path(path).is_file():
+    if path is not None and not Path(path).is_file():
         raise MissingFileError(f"{path}: no such file. Name a text file of sentences.")
-    status = Path(path).stat()
-    return _text_index(path, status.st_mtime_ns, status.st_size)
+    status = Path(path or LABELLED).stat()
+    return _read_index(path, status.st_mtime_ns, status.st_size)
 
 
-@lru_cache(maxsize=1)
-def _labelled_index() -> Index:
-    return Index([each.words for each in read_labelled(LABELLED)], True)
-
-
-@lru_cache(maxsize=1)
-def _text_index(path: str, changed: int, size: int) -> Index:
+@lru_cache(maxsize=2)
+def _read_index(path: str | None, changed: int, size: int) -> Index:
     """`changed` and `size` are only there to read a changed file again."""
+    if path is None:
+        return Index([each.words for each in read_labelled(LABELLED)], True)
     sentences, words, is_whole = [], 0, True
     for sentence in chain.from_iterable(map(split_sentences, read_documents(Path(path)))):
         tokens = [sentence[slice(*span)] for span in split_words(sentence)]
@@ -82,7 +77,7 @@ def _text_index(path: str, changed: int, size: int) -> Index:
 @lru_cache(maxsize=3)
 def index_vectors(model: LanguageModel, index: Index) -> np.ndarray:
     """The vectors (layers, words, size) of all words of the index, each of length 1, or 0."""
-    return _unit(word_vectors(model.encoder, index.sentences))
+    return unit(word_vectors(model.encoder, index.sentences))
 
 
 @torch.no_grad()
@@ -94,7 +89,7 @@ def find_neighbours(
     The sentence itself is left out. With `same_word`, only occurrences of that word count, whatever their case.
     Occurrences of a word that are equally near are one neighbour. Raises ValueError for a word without a token.
     """
-    queries = _unit(word_vectors(model.encoder, [words]))[:, place]
+    queries = unit(word_vectors(model.encoder, [words]))[:, place]
     if not queries.any():
         raise InputError(f"{model.name} has no token for word {place + 1}, {words[place]!r}: choose another word.")
     vectors = index_vectors(model, index)
@@ -110,31 +105,21 @@ def find_neighbours(
         cosines = of_index[chosen] @ query
         order = np.argsort(-cosines, kind="stable")
         ranked = ((*places[chosen[number]], float(cosines[number])) for number in order)
-        layers[name] = [each for each, _ in zip(_join_equal(index, ranked), range(shown), strict=False)]
+        layers[name] = _join_equal(index, ranked, shown)
     return layers
 
 
-def _join_equal(index: Index, ranked: Iterator[tuple[int, int, float]]) -> Iterator[Neighbour]:
+def _join_equal(index: Index, ranked: Iterator[tuple[int, int, float]], most: int) -> list[Neighbour]:
     """The neighbours of ranked (sentence, place, cosine); successive ones of one word and one cosine are one."""
-    group: list[tuple[int, int, float]] = []
+    neighbours: list[Neighbour] = []
     for row, column, cosine in ranked:
-        if group:
-            first_row, first_column, highest = group[0]
-            first = index.sentences[first_row][first_column]
-            if highest - cosine > EQUAL or index.sentences[row][column].lower() != first.lower():
-                yield _neighbour(index, group)
-                group = []
-        group.append((row, column, cosine))
-    if group:
-        yield _neighbour(index, group)
-
-
-def _neighbour(index: Index, group: list[tuple[int, int, float]]) -> Neighbour:
-    row, column, cosine = group[0]
-    words = index.sentences[row]
-    left, right = words[max(column - AROUND, 0) : column], words[column + 1 :][:AROUND]
-    return Neighbour(" ".join(left), words[column], " ".join(right), cosine, len(group))
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+        words = index.sentences[row]
+        last = neighbours[-1] if neighbours else None
+        if last and last.cosine - cosine <= EQUAL and last.word.lower() == words[column].lower():
+            neighbours[-1] = replace(last, count=last.count + 1)
+            continue
+        if len(neighbours) == most:
+            break
+        left, right = words[max(column - AROUND, 0) : column], words[column + 1 :][:AROUND]
+        neighbours.append(Neighbour(" ".join(left), words[column], " ".join(right), cosine, 1))
+    return neighbours

@@ -3,22 +3,27 @@
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from threading import RLock
+from typing import Any
 
 import modeling
 from elmo_gpt_bert.explorer import drawing
-from elmo_gpt_bert.explorer.answers import answer, load_answerer
-from elmo_gpt_bert.explorer.attention import attend
-from elmo_gpt_bert.explorer.entities import entities_of, load_tagger, tag_words
-from elmo_gpt_bert.explorer.models import FAMILIES, LanguageModel, load_language_model
+from elmo_gpt_bert.explorer.fine_tuned import answer, entities_of, load_answerer, load_tagger, tag_words
+from elmo_gpt_bert.explorer.language_models import (
+    FAMILIES,
+    LanguageModel,
+    attend,
+    load_language_model,
+    place_of,
+    words_of,
+)
 from elmo_gpt_bert.explorer.neighbours import find_neighbours, read_index
-from elmo_gpt_bert.explorer.sentences import place_of, words_of
 from elmo_gpt_bert.explorer.surprisal import preferred, score_sentence
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.errors import InputError, UserError
 from elmo_gpt_bert.training.loading import load_config
-from modeling.elmo.tokenization_elmo import split_words
 
 
 PREDICTS = {  # column -> how its model predicts a word
@@ -28,6 +33,27 @@ PREDICTS = {  # column -> how its model predicts a word
 }
 NO_ATTENTION = "ELMo's layers are LSTMs. They read word by word and have no attention."
 FEWEST = 12  # layers and heads of the sliders for a model that cannot be read
+
+
+Draw = Callable[[str, LanguageModel], str]  # the name of a column, and its model -> HTML
+
+
+def shown(draw: Callable[..., str]) -> Callable[..., str]:
+    """A method that shows one sentence in place of a mistake; an unforeseen error is printed on the terminal, too."""
+
+    @wraps(draw)
+    def draw_or_explain(panels: "Panels", *values: Any) -> str:
+        with panels.lock:
+            modeling.register()
+            try:
+                return draw(panels, *values)
+            except UserError as mistake:
+                return drawing.error(str(mistake))
+            except Exception as unforeseen:
+                traceback.print_exc()
+                return drawing.error(f"This did not work ({type(unforeseen).__name__}); the terminal says more.")
+
+    return draw_or_explain
 
 
 @dataclass(frozen=True)
@@ -49,65 +75,52 @@ class Panels:
     def words(self, sentence: str) -> list[tuple[str, int]]:
         """The choices of the word: each with its number; none for a sentence that cannot be read."""
         try:
-            return [(word, number) for number, word in enumerate(words_of(sentence, split_words(sentence)), start=1)]
+            return [(word, number) for number, word in enumerate(words_of(sentence), start=1)]
         except UserError:
             return []
 
+    @shown
     def neighbours(self, sentence: str, number: int | None, same_word: bool, index_file: str) -> str:
         """The neighbours of the word with this number, in the columns of all models."""
+        words = words_of(sentence)
+        place, index = place_of(number, words), read_index(self.readable_name(index_file) or None)
+        size = f"The index has {sum(map(len, index.sentences)):,} words in {len(index.sentences):,} sentences"
+        rest = "." if index.is_whole else ": long sentences, and what follows in the file, are left out."
 
-        def draw() -> str:
-            words = words_of(sentence, split_words(sentence))
-            place, index = place_of(number, words), read_index(self.readable_name(index_file) or None)
-            size = f"The index has {sum(map(len, index.sentences)):,} words in {len(index.sentences):,} sentences"
-            rest = "." if index.is_whole else ": long sentences, and what follows in the file, are left out."
-            return drawing.note(size + rest) + self._in_columns(
-                lambda family, model: drawing.draw_neighbours(
-                    find_neighbours(model, index, words, place, same_word=same_word)
-                )
-            )
+        def draw(family: str, model: LanguageModel) -> str:
+            return drawing.draw_neighbours(find_neighbours(model, index, words, place, same_word=same_word))
 
-        return self._shown(draw)
+        return drawing.note(size + rest) + self._in_columns(draw)
 
+    @shown
     def scores(self, sentence: str, second: str) -> str:
         """The surprisal of each word and, if there is a second sentence, which one each model prefers."""
+        words_of(sentence)
 
-        def draw_model(family: str, model: LanguageModel) -> str:
-            texts = [sentence, second] if second.strip() else [sentence]
-            scored = [score_sentence(model, text) for text in texts]
-            verdict = preferred(*scored) if second.strip() else None
+        def draw(family: str, model: LanguageModel) -> str:
+            scored = [score_sentence(model, text) for text in (sentence, second) if text.strip()]
+            verdict = preferred(*scored) if len(scored) == 2 else None
             return drawing.note(PREDICTS[family]) + drawing.draw_scores(scored, verdict)
 
-        def draw() -> str:
-            words_of(sentence, split_words(sentence))
-            return self._in_columns(draw_model)
+        return self._in_columns(draw)
 
-        return self._shown(draw)
-
+    @shown
     def entities(self, sentence: str, name: str) -> str:
         """The entities of the sentence."""
+        words_of(sentence)
+        words = tag_words(load_tagger(self.readable_name(name)), sentence)
+        return drawing.draw_entities(sentence, words, entities_of(sentence, words))
 
-        def draw() -> str:
-            words_of(sentence, split_words(sentence))
-            words = tag_words(load_tagger(self.readable_name(name)), sentence)
-            return drawing.draw_entities(sentence, words, entities_of(sentence, words))
-
-        return self._shown(draw)
-
+    @shown
     def answers(self, question: str, context: str, name: str, may_be_none: bool, threshold: float) -> str:
         """The answers to the question; "no answer" is one of them if `may_be_none`."""
-
-        def draw() -> str:
-            ranked = answer(load_answerer(self.readable_name(name)), question, context)
-            return drawing.draw_answers(context, ranked, threshold if may_be_none else None)
-
-        return self._shown(draw)
+        ranked = answer(load_answerer(self.readable_name(name)), question, context)
+        return drawing.draw_answers(context, ranked, threshold if may_be_none else None)
 
     def attention(self, family: str, sentence: str, layer: int, head: int) -> str:
         """The attention of one model; head 0 is the mean of all heads."""
         return self._card(
-            family,
-            lambda model: drawing.draw_attention(attend(model, sentence, int(layer), int(head) or None)),
+            family, lambda _, model: drawing.draw_attention(attend(model, sentence, int(layer), int(head) or None))
         )
 
     def no_attention(self) -> str:
@@ -132,24 +145,13 @@ class Panels:
 
     # Frames
 
-    def _in_columns(self, draw: Callable[[str, LanguageModel], str]) -> str:
-        return drawing.columns(
-            self._card(family, lambda model, family=family: draw(family, model)) for family in FAMILIES
-        )
+    def _in_columns(self, draw: Draw) -> str:
+        return drawing.columns(self._card(family, draw) for family in FAMILIES)
 
-    def _card(self, family: str, draw: Callable[[LanguageModel], str]) -> str:
+    def _card(self, family: str, draw: Draw) -> str:
         """A column. A model that cannot be loaded leaves the other columns as they are."""
-        name = self.models[family]
-        return drawing.card(family, name, self._shown(lambda: draw(load_language_model(family, name))))
+        return drawing.card(family, self.models[family], self._content(family, draw))
 
-    def _shown(self, draw: Callable[[], str]) -> str:
-        """What `draw` returns, or one sentence in its place; an unforeseen error is printed on the terminal, too."""
-        with self.lock:
-            modeling.register()
-            try:
-                return draw()
-            except UserError as mistake:
-                return drawing.error(str(mistake))
-            except Exception as unforeseen:
-                traceback.print_exc()
-                return drawing.error(f"This did not work ({type(unforeseen).__name__}); the terminal says more.")
+    @shown
+    def _content(self, family: str, draw: Draw) -> str:
+        return draw(family, load_language_model(family, self.models[family]))

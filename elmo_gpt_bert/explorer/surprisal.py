@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from elmo_gpt_bert.explorer.models import LanguageModel
-from elmo_gpt_bert.explorer.sentences import Span, words_of
+from elmo_gpt_bert.explorer.language_models import LanguageModel, Span, words_of
 from elmo_gpt_bert.tasks.minimal_pairs import DIRECTIONS, SPECIAL, BidirectionalScorer
 from modeling.elmo.tokenization_elmo import split_words
 

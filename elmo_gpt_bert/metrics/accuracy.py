@@ -22,28 +22,19 @@ example, "" for none; for HANS, the column heuristic.
 """
 
 
-def by_part(part: str, is_in_part: np.ndarray, references: np.ndarray) -> dict[str, np.ndarray]:
-    return {f"accuracy_{part}": is_in_part}
-
-
-def by_heuristic(part: str, is_in_part: np.ndarray, references: np.ndarray) -> dict[str, np.ndarray]:
-    return {
-        part: is_in_part,
-        f"{part}_entailed": is_in_part & (references == 0),
-        f"{part}_non_entailed": is_in_part & (references == 1),
-    }
-
-
-# Configuration -> the scores of a part, each with the examples that it counts.
-GROUPS = {"choices": by_part, "hans": by_heuristic}
+# Configuration -> the name of each score of a part, and the class that it counts; None: both.
+SCORES = {
+    "choices": {"accuracy_{}": None},
+    "hans": {"{}": None, "{}_entailed": 0, "{}_non_entailed": 1},
+}
 
 
 class Accuracy(evaluate.Metric):
     """`evaluate.load(FILE, "hans").compute(predictions=..., references=..., parts=...)`, where FILE is this file."""
 
     def _info(self) -> evaluate.MetricInfo:
-        if self.config_name not in GROUPS:
-            raise KeyError(f"{self.config_name!r} is no way to part examples: choose one of {', '.join(GROUPS)}")
+        if self.config_name not in SCORES:
+            raise KeyError(f"{self.config_name!r} is no way to part examples: choose one of {', '.join(SCORES)}")
         label = datasets.Value("int64")
         return evaluate.MetricInfo(
             description=DESCRIPTION,
@@ -57,5 +48,7 @@ class Accuracy(evaluate.Metric):
         right = np.array(predictions) == references
         groups = {"accuracy": np.full(len(right), True)}
         for part in filter(None, dict.fromkeys(parts)):
-            groups |= GROUPS[self.config_name](part, column == part, references)
+            for name, label in SCORES[self.config_name].items():
+                is_counted = column == part if label is None else (column == part) & (references == label)
+                groups[name.format(part)] = is_counted
         return {name: float(right[group].mean()) for name, group in groups.items() if group.any()}

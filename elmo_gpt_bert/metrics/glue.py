@@ -11,10 +11,15 @@ One configuration per task. CoLA: matthews_correlation. MRPC, QQP: f1 of class 1
 STS-B: spearmanr, pearson. SST-2, MNLI, QNLI, RTE, WNLI: accuracy. AX, the diagnostics: matthews_correlation of three
 classes, which the paper calls R3.
 GLUE reports 100 times these numbers. If a task has two scores, BERT's paper reports the first.
+Two more configurations are for texts of other sources. classes, one for each text: accuracy, and f1_macro, the mean
+of the F1 of the classes that are predicted or present. multi_label, any number of classes for each text: f1_micro, of
+all decisions together, f1_macro, the mean of the F1 of all classes, and accuracy, the share of texts whose classes are
+all right.
 """
 CITATION = "Wang et al. 2018, arXiv 1804.07461"
 INPUTS = """\
-predictions, references: lists of the same length, of class numbers or, for STS-B, of real numbers.
+predictions, references: lists of the same length, of class numbers; for STS-B, of real numbers; for multi_label, of
+lists with 0 or 1 for each class.
 """
 
 
@@ -31,6 +36,20 @@ def f1_and_accuracy(predictions: list[int], references: list[int]) -> dict[str, 
 def matthews_correlation(predictions: list[int], references: list[int]) -> dict[str, float]:
     """0 if the predictions or the references are all of one class."""
     return {"matthews_correlation": float(matthews_corrcoef(references, predictions))}
+
+
+def accuracy_and_macro_f1(predictions: list[int], references: list[int]) -> dict[str, float]:
+    f1 = f1_score(references, predictions, average="macro", zero_division=0)
+    return {**accuracy(predictions, references), "f1_macro": float(f1)}
+
+
+def multi_label(predictions: list[list[int]], references: list[list[int]]) -> dict[str, float]:
+    """The F1 of a class is 0, not undefined, if it is neither predicted nor present."""
+    scores = {
+        f"f1_{average}": float(f1_score(references, predictions, average=average, zero_division=0))
+        for average in ("micro", "macro")
+    }
+    return {**scores, **accuracy(predictions, references)}
 
 
 def correlations(predictions: list[float], references: list[float]) -> dict[str, float]:
@@ -54,6 +73,8 @@ TASKS = {
     "rte": accuracy,
     "wnli": accuracy,
     "ax": matthews_correlation,
+    "classes": accuracy_and_macro_f1,
+    "multi_label": multi_label,
 }
 
 
@@ -62,8 +83,9 @@ class Glue(evaluate.Metric):
 
     def _info(self) -> evaluate.MetricInfo:
         if self.config_name not in TASKS:
-            raise KeyError(f"{self.config_name!r} is no GLUE task: choose one of {', '.join(TASKS)}")
+            raise KeyError(f"{self.config_name!r} is no configuration: choose one of {', '.join(TASKS)}")
         value = datasets.Value("float64" if TASKS[self.config_name] is correlations else "int64")
+        value = datasets.List(value) if TASKS[self.config_name] is multi_label else value
         return evaluate.MetricInfo(
             description=DESCRIPTION,
             citation=CITATION,

@@ -7,7 +7,7 @@ This module needs only NumPy. squad.py is the `evaluate` metric that uses it and
 import re
 import string
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -50,13 +50,26 @@ def squad1_scores(predictions: Mapping[str, str], references: Mapping[str, Colle
 
     A question without a prediction counts 0. Predictions for other questions are ignored.
     """
+
+    def score(prediction: str, texts: Collection[str]) -> tuple[float, float]:
+        return best_scores(normalize_answer(prediction), dict.fromkeys(map(normalize_answer, texts)))
+
+    return _mean_scores(predictions, references, score, "SQuAD 1.1 does not know: score as version 2.0")
+
+
+def _mean_scores(
+    predictions: Mapping[str, str],
+    references: Mapping[str, Collection[str]],
+    score: Callable[[str, Collection[str]], tuple[float, float]],
+    problem: str,
+) -> dict[str, float]:
+    """The means of exact match and F1 in per cent. `problem` ends the error for a question without answers."""
     exact = f1 = 0.0
     for name, texts in references.items():
         if not texts:
-            raise ValueError(f"question {name} has no answers, which SQuAD 1.1 does not know: score as version 2.0")
+            raise ValueError(f"question {name} has no answers, which {problem}")
         if name in predictions:
-            answers = dict.fromkeys(map(normalize_answer, texts))
-            question_exact, question_f1 = best_scores(normalize_answer(predictions[name]), answers)
+            question_exact, question_f1 = score(predictions[name], texts)
             exact, f1 = exact + question_exact, f1 + question_f1
     if not references:
         raise ValueError("there are no questions to score")
@@ -212,16 +225,11 @@ def cmrc2018_scores(predictions: Mapping[str, str], references: Mapping[str, Col
 
     A question without a prediction counts 0. Predictions for other questions are ignored.
     """
-    exact = f1 = 0.0
-    for name, texts in references.items():
-        if not texts:
-            raise ValueError(f"question {name} has no answers, which CMRC 2018 does not know: score as SQuAD 2.0")
-        if name in predictions:
-            prediction = predictions[name]
-            exact += without_signs(prediction) in map(without_signs, texts)
-            answers = dict.fromkeys(tuple(segments(text)) for text in texts)
-            f1 += max(run_f1(segments(prediction), answer) for answer in answers)
-    if not references:
-        raise ValueError("there are no questions to score")
-    exact, f1 = 100 * exact / len(references), 100 * f1 / len(references)
-    return {"exact_match": exact, "f1": f1, "average": (exact + f1) / 2}
+
+    def score(prediction: str, texts: Collection[str]) -> tuple[float, float]:
+        answers = dict.fromkeys(tuple(segments(text)) for text in texts)
+        exact = without_signs(prediction) in map(without_signs, texts)
+        return exact, max(run_f1(segments(prediction), answer) for answer in answers)
+
+    means = _mean_scores(predictions, references, score, "CMRC 2018 does not know: score as SQuAD 2.0")
+    return means | {"average": (means["exact_match"] + means["f1"]) / 2}

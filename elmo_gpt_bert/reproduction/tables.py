@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from string import Template
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import yaml
 
@@ -39,13 +39,28 @@ Flag = str | int | float | bool | Place | tuple[Place, ...]
 Line = tuple[str, ...]  # the texts at the beginning of a line of the table
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """Where the table shows a score. `metric` is the entry of metrics.json."""
 
     line: Line
     column: str
     metric: str
+
+
+class Published(NamedTuple):
+    """A figure that somebody else has published. `column` names the publication, unless the line does."""
+
+    line: Line
+    column: str
+    value: float
+
+
+class Gap(NamedTuple):
+    """A cell that stays empty, and why."""
+
+    line: Line
+    column: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -81,24 +96,6 @@ def places(flag: Flag) -> tuple[Place, ...]:
     """The files and folders that the flag names."""
     values = flag if isinstance(flag, tuple) else (flag,)
     return tuple(value for value in values if isinstance(value, Place))
-
-
-@dataclass(frozen=True)
-class Published:
-    """A figure that somebody else has published. `column` names the publication, unless the line does."""
-
-    line: Line
-    column: str
-    value: float
-
-
-@dataclass(frozen=True)
-class Gap:
-    """A cell that stays empty, and why."""
-
-    line: Line
-    column: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -188,17 +185,12 @@ def read_tables(path: Path) -> tuple[dict[Budget, dict[str, str]], dict[str, dic
 def read_table(name: str, budget: Budget, entry: Entry, runs: Mapping[str, Row]) -> Table:
     entry = dict(entry)  # from which all is taken out but the fields of Table
     rows = read_rows(entry.pop("rows"), runs)
-    published = tuple(
-        figure for part, names in expand(entry.pop("published", [])) for figure in read_figures(part, names)
-    )
-    gaps = tuple(
-        Gap(tuple(gap["line"]), column, gap["reason"])
-        for part, names in expand(entry.pop("gaps", []))
-        for gap in [fill(part, names)]
-        for column in gap["columns"]
-    )
-    texts = {key: tuple(entry.pop(key, ())) for key in ("heads", "columns", "notes")}
-    return Table(name, budget=budget, rows=tuple(rows.values()), published=published, gaps=gaps, **texts, **entry)
+    published = [figure for part, names in expand(entry.pop("published", [])) for figure in read_figures(part, names)]
+    filled = [fill(part, names) for part, names in expand(entry.pop("gaps", []))]
+    gaps = [Gap(tuple(gap["line"]), column, gap["reason"]) for gap in filled for column in gap["columns"]]
+    lists = {"rows": rows.values(), "published": published, "gaps": gaps}
+    lists |= {key: entry.pop(key, ()) for key in ("heads", "columns", "notes")}
+    return Table(name, budget=budget, **{key: tuple(values) for key, values in lists.items()}, **entry)
 
 
 def read_rows(entries: Iterable[Entry], runs: Mapping[str, Row]) -> dict[str, Row]:

@@ -1,14 +1,14 @@
 """The scripts as modules, such as `elmo_gpt_bert.scripts.run_glue`, for the commands that an installation brings.
 
 In a checkout the scripts are at its root, where a reader looks for them, and `word2vec`, which makes the input of a
-table of reproduce.py, is among the examples. A wheel has them in this folder.
+table, is among the examples. A wheel has them in this folder.
 """
 
 import importlib
 import sys
 from pathlib import Path
 
-from elmo_gpt_bert.training.command_line import COMMAND, run_command
+from elmo_gpt_bert.training.command_line import COMMAND
 
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -20,9 +20,6 @@ def run() -> None:
     """Runs the script of the command in `sys.argv`, as `python SCRIPT.py` does. Errors and help name the command."""
     name = Path(sys.argv[0]).stem.removeprefix(COMMAND).replace("-", "_")
     main = importlib.import_module(f"{__name__}.{name}").main
-    if name.startswith("run_"):
-        from elmo_gpt_bert.training.runs import command  # the script has imported it
+    from elmo_gpt_bert.training.runs import command  # the script has imported it
 
-        command(main)
-    else:
-        run_command(main)
+    command(main)

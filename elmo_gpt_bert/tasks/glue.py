@@ -1,13 +1,12 @@
-"""Tasks of one or two texts with a class or, in a regression, a number: GLUE (Wang et al. 2018, arXiv 1804.07461),
-similar ones, and the user's own files.
+"""Tasks of one or two texts with a class or, in a regression, a number: GLUE (Wang et al. 2018, arXiv 1804.07461) and
+similar ones.
 
 The table has their texts, labels, files and metrics. The data of a task come from the Hub or from its published files.
 For GLUE those are the folders that download_glue_data.py of github.com/nyu-mll/GLUE-baselines makes, called "the zip"
-here.
+here. labelled_texts.py reads files that a user brings.
 
 Every reader returns splits with the columns text, text_pair if examples are pairs, and label if there are labels: a
-string or, in a regression, a number. Files are tab-separated without quoting (as in GLUE's zip), csv, or JSON with one
-object a line. A broken file is a ValueError that names the file, the line and the mistake.
+string or, in a regression, a number. A broken file is a ValueError that names the file, the line and the mistake.
 """
 
 from __future__ import annotations
@@ -16,12 +15,10 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
-from unicodedata import normalize
 
 from accelerate import PartialState
 
@@ -31,17 +28,12 @@ from elmo_gpt_bert.tasks.rows import (
     PUBLISHED,
     check_folder,
     columns,
-    ending,
-    listed,
     load_hub,
-    needed_files,
-    part_of,
     read_json_lines,
-    read_rows,
     read_tsv,
     to_dataset,
 )
-from elmo_gpt_bert.training.errors import InputError, MissingFileError, Parameter
+from elmo_gpt_bert.training.errors import InputError, MissingFileError
 from elmo_gpt_bert.training.files import shown
 
 
@@ -51,12 +43,7 @@ if TYPE_CHECKING:
 
 
 TEXT = ("text", "text_pair")
-TEXT_COLUMNS = Parameter("text_columns", "text_column_names")
-LABEL_COLUMN = Parameter("label_column", "label_column_name")
 PAIR = ("sentence1", "sentence2")
-ENDINGS = (".csv", ".tsv", ".json", ".jsonl")  # of the user's own files
-DEFAULT_TEXT_COLUMNS = (PAIR, ("sentence",), ("text",))  # in the user's own files
-INTEGER = re.compile("0|-?[1-9][0-9]*")  # as Python writes it
 UNDIVIDED = "msr_paraphrase_train.txt"  # MRPC's train and dev pairs together, as Microsoft publishes them
 
 
@@ -119,6 +106,7 @@ class GlueTask:
     text: tuple[str, ...]  # one or two columns on the Hub
     labels: tuple[str, ...]  # in the Hub's order; empty: a regression
     metric: tuple[str, ...]  # the arguments of metrics.load
+    multi_label: bool = False  # a text has any number of the labels
     numbered: bool = False  # the zip and the leaderboard have the numbers of labels, not their names
     tsv_text: tuple[str, ...] | None = None  # the columns of the texts in the zip, if they have other names there
     tsv_label: str = "label"
@@ -381,8 +369,9 @@ def find_file(data_dir: Path, task: GlueTask, split: str) -> Path:
     names = " or ".join(published.files)
     if published.labelled and (folder / UNDIVIDED).is_file():
         raise MissingFileError(
-            f"{folder} has no {names}: {UNDIVIDED} holds GLUE's train and dev pairs together; let "
-            "download_glue_data.py of github.com/nyu-mll/GLUE-baselines divide it into train.tsv and dev.tsv"
+            f"{folder} has no {names}: {UNDIVIDED} holds GLUE's train and dev pairs together, and "
+            "download_glue_data.py no longer divides them; read the task from the Hub, without ",
+            DATA_DIR,
         )
     raise MissingFileError(f"{folder} has no {names}: ", DATA_DIR, f" is not the folder of {task.folder}")
 
@@ -390,7 +379,7 @@ def find_file(data_dir: Path, task: GlueTask, split: str) -> Path:
 def _glue_label(label: str, task: GlueTask, where: str) -> str | float | None:
     """The label of a published file, read as `_hub_label` reads one of the Hub."""
     if not task.labels:
-        return _number(label, where)
+        return to_number(label, where)
     if label == task.no_label:
         return None
     names = {str(number) if task.numbered else name: name for number, name in enumerate(task.labels)}
@@ -399,147 +388,14 @@ def _glue_label(label: str, task: GlueTask, where: str) -> str | float | None:
     return names[label]
 
 
-def _number(label: object, where: str) -> float:
+def to_number(label: object, where: str) -> float:
     """The label of a regression. Raises ValueError unless it is a finite number."""
-    if not _is_number(label):
+    if not is_number(label):
         raise InputError(f"{where}: the label {shown(label)} is not a number")
     return float(label)
 
 
-# Readers of the user's own files
-
-
-def read_files(
-    files: Mapping[str, str | None],
-    config: PreTrainedConfig,
-    problem_type: str | None = None,
-    text_columns: tuple[str, ...] | None = None,
-    label_column: str | None = None,
-    label_names: tuple[str, ...] | None = None,
-    held_out: float | None = None,
-) -> tuple[GlueTask, DatasetDict]:
-    """The task that the user's `files` define, and the splits that a run needs, each from its file.
-
-    The labels are `label_names`, the names of class 0, 1 and so on. If these are None, they are those of the train
-    file or, without one, those of the model's `config`. The metric is that of RTE or, for a regression, that of STS-B.
-    `held_out` is the percentage of the train file that is the validation split, as in `part_of`.
-    """
-    from datasets import Dataset, DatasetDict
-
-    data, train_labels = DatasetDict(), []
-    for split, path in needed_files(files):
-        rows = _read_file(path, text_columns, None if split == "test" else label_column or "label")
-        train_labels = [row["label"] for row in rows] if split == "train" else train_labels
-        part = part_of(enumerate(rows), split, held_out, path, key=_texts)
-        data[split] = to_dataset([row for _, row in part], path)
-    if len({"text_pair" in data[split].column_names for split in data}) > 1:
-        raise InputError("some of the files have one text for each example, others two: give all of them the same")
-    if label_names is not None:
-        labels = label_names
-    elif "train" in data:
-        labels = _find_labels(train_labels, problem_type, files["train"])
-    else:
-        labels = () if config.num_labels == 1 else tuple(config.id2label.values())
-    for label in labels:  # predictions.tsv has no quotes, as GLUE's files
-        if any(mark in label for mark in "\t\r\n"):
-            raise InputError(
-                f"{files.get('train') or 'the model'}: the label {shown(label)} has a tab or a line break, which a "
-                "line of predictions.tsv cannot hold: rename the class"
-            )
-    text = PAIR if "text_pair" in next(iter(data.values())).column_names else ("sentence",)
-    task = GlueTask("", text, labels, ("glue", "rte" if labels else "stsb"))
-    for split in data.keys() - {"test"}:
-        values = data[split][:]
-        values["label"] = [
-            _read_label(label, task, f"{files[split]}, example {number}", label_names)
-            for number, label in enumerate(values["label"], start=1)
-        ]
-        data[split] = Dataset.from_dict(values)
-    return task, data
-
-
-def _texts(row: dict[str, str]) -> list[str]:
-    return [row[name] for name in TEXT if name in row]
-
-
-def _read_file(path: Path, text: tuple[str, ...] | None, label: str | None) -> list[dict[str, str]]:
-    """The columns `text` and `label` of a file, as strings, with the names text, text_pair if there are two, label."""
-    rows = []
-    for line, row in read_rows(path, ENDINGS):
-        text = text or next((names for names in DEFAULT_TEXT_COLUMNS if set(names) <= row.keys()), None)
-        if text is None:
-            raise InputError(
-                f"{path} has the columns {listed(row)}: the texts must be in sentence, in text, or in sentence1 and "
-                "sentence2, or ",
-                TEXT_COLUMNS,
-                " must name their columns",
-            )
-        wanted = dict(zip(TEXT, text, strict=False)) | ({} if label is None else {"label": label})
-        remedy = (": ", TEXT_COLUMNS, " and ", LABEL_COLUMN, " choose other columns")
-        where = f"{path}:{line}"
-        values = dict(zip(wanted, columns(row, wanted.values(), where, remedy), strict=True))
-        for name, value in values.items():
-            if not isinstance(value, (str, int, float)):
-                raise InputError(f"{where}: {wanted[name]} is {shown(value)}, neither text nor a number")
-            if name == "label" and not str(value).strip():
-                raise InputError(f"{where}: {wanted[name]} is empty: name the class, or leave the example out")
-        rows.append({name: str(value).strip() if name == "label" else str(value) for name, value in values.items()})
-    quoted = (value[:1] == value[-1:] == '"' for row in rows for value in row.values())
-    if rows and ending(path) == ".tsv" and all(quoted):
-        raise InputError(f"{path}: all values stand in quotes, which tsv does not have: save it as csv")
-    return rows
-
-
-def _find_labels(labels: list[str], problem_type: str | None, file: str) -> tuple[str, ...]:
-    """The different labels of a train file, sorted; none for a regression.
-
-    Whole numbers are classes, named as in the file: 01 and 1 are two. Only 1 and 1.0 are one class, 1, because pandas
-    writes either for the same number. Raises ValueError where the labels look like a regression's, but some are not
-    numbers, and where all are the same class.
-    """
-    names = set(labels)
-    whole = all(map(_is_whole, names))
-    decimals = any(_is_number(name) and not _is_whole(name) for name in names)
-    if problem_type is None and (decimals or (not whole and all(_parse(name) is not None for name in names))):
-        for number, label in enumerate(labels, start=1):
-            if not _is_number(label):
-                raise InputError(
-                    f"{file}, example {number}: the label {shown(label)} is not a number, as others are: correct it, "
-                    "or give ",
-                    Parameter("problem_type"),
-                    " single_label_classification if all are names of classes",
-                )
-        problem_type = "regression"
-    if problem_type == "regression":
-        return ()
-    if whole:
-        names = set(map(_without_decimal, names))
-    if len(names) == 1:
-        raise InputError(f"{file}: every label is {shown(names.pop())}: add examples of another class")
-    return tuple(sorted(names, key=(lambda name: (Decimal(name), name)) if whole else None))
-
-
-def _read_label(label: str, task: GlueTask, where: str, of_numbers: tuple[str, ...] | None) -> str | float:
-    """The name of the label among the task's, or a regression's number. `of_numbers` are names of class 0, 1, ..."""
-    if not task.labels:
-        return _number(label, where)
-    integer = _without_decimal(label)
-    if of_numbers is not None and label not in task.labels and integer in map(str, range(len(of_numbers))):
-        return of_numbers[int(integer)]
-    # LABEL_0 and so on: transformers' names for the classes 0, 1, ...
-    for name in (label, integer, f"{integer}.0", f"LABEL_{integer}"):
-        if name in task.labels:
-            return name
-    for name in task.labels:
-        if normalize("NFKC", name) == normalize("NFKC", label):
-            raise InputError(
-                f"{where}: the label {ascii(label)} looks like {ascii(name)}, which is known, and has other "
-                "characters: convert the files to one Unicode form, such as NFC"
-            )
-    raise InputError(f"{where}: unknown label {shown(label)}, known are {listed(task.labels)}")
-
-
-def _parse(label: object) -> float | None:
+def parse_number(label: object) -> float | None:
     """The number that a label is, finite or not: nan and 1e400 are numbers too. None: it is no number."""
     try:
         return float(label)
@@ -547,20 +403,10 @@ def _parse(label: object) -> float | None:
         return None
 
 
-def _is_number(label: object) -> bool:
+def is_number(label: object) -> bool:
     """Whether it is a finite number."""
-    number = _parse(label)
+    number = parse_number(label)
     return number is not None and math.isfinite(number)
-
-
-def _is_whole(label: str) -> bool:
-    return _is_number(label) and float(label).is_integer()
-
-
-def _without_decimal(label: str) -> str:
-    """1.0 as 1; any other label as it is."""
-    number, point, decimal = label.partition(".")
-    return number if INTEGER.fullmatch(number) and point + decimal == ".0" else label
 
 
 # Classes and features
@@ -573,13 +419,21 @@ def class_names(task: GlueTask, config: PreTrainedConfig, *, train: bool, model_
     task has names that differ in these alone. Errors call the model `model_name`.
 
     Raises:
-        ValueError: when the model is not to `train`, but has the classes of another task.
+        ValueError: when the model is not to `train`, but has the classes of another task, or gives a text one class
+            where the task has any number, or the reverse.
     """
     if sorted(config.id2label) != list(range(config.num_labels)):
         raise InputError(f"{model_name}: id2label must number the classes from 0: {config.id2label}")
     names = [config.id2label[number] for number in range(config.num_labels)]
     if not task.classes and len(names) == 1:  # a regression, whatever its output is called
         return []
+    is_multi_label = config.problem_type == "multi_label_classification"
+    if not train and task.classes and is_multi_label != task.multi_label:
+        kinds = ("one class", "any number of classes")
+        raise InputError(
+            f"{model_name} gives a text {kinds[is_multi_label]}, but the task has {kinds[task.multi_label]}: train it "
+            "on this task first"
+        )
     if sorted(names) == sorted(task.classes):
         return names
     spelling = {_plain(name): name for name in task.classes}
@@ -622,8 +476,17 @@ def make_features(
 
 
 def featurize(batch: dict[str, list], tokenizer: PreTrainedTokenizerBase, names: list[str], length: int) -> dict:
-    """The tokenizer's inputs, and `labels`: the first place of a label in `names` or, in a regression, its value."""
+    """The tokenizer's inputs, and `labels`: the first place of a label in `names` or, in a regression, its value.
+
+    Of a text with any number of labels, they are a row with 1.0 at the place of each and 0.0 at the others.
+    """
     features = dict(tokenizer(batch["text"], batch.get("text_pair"), truncation=True, max_length=length))
+
+    def target(label: str | float | list[str]) -> int | float | list[float]:
+        if isinstance(label, list):
+            return [float(name in label) for name in names]
+        return names.index(label) if names else label
+
     if "label" in batch:
-        features["labels"] = [names.index(label) if names else label for label in batch["label"]]
+        features["labels"] = [target(label) for label in batch["label"]]
     return features

@@ -15,16 +15,14 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from functools import lru_cache
+from functools import lru_cache, partial
 from io import BufferedReader
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from huggingface_hub import constants
-
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, Text, UserError
-from elmo_gpt_bert.training.files import open_file, parse_json, plain, shown
+from elmo_gpt_bert.training.files import open_file, parse_json, plain, shown, without_hub
 
 
 if TYPE_CHECKING:
@@ -56,19 +54,17 @@ def load_hub(name: str, configuration: str | None, revision: str | None, otherwi
     from datasets import load_dataset  # the import takes seconds, which readers of local files do not need
 
     try:
-        return _load(load_dataset, name, configuration, revision)
+        load = load_dataset if Path(name).exists() else partial(_load_once, load_dataset)  # a folder may change
+        return load(name, configuration, revision=revision)
     except OSError as error:
-        offline = "HF_HUB_OFFLINE is set, and the data are not in the cache: unset it"
-        cached = "Without network, set HF_HUB_OFFLINE=1 to use only what is cached"
-        remedy = offline if constants.HF_HUB_OFFLINE else cached
-        raise FileError(f"{error}. {remedy}, or give ", otherwise, ".") from error
+        raise FileError(f"{error}. {without_hub('the data are')}, or give ", otherwise, ".") from error
     except (ValueError, RuntimeError) as error:
         raise InputError(f"cannot read {name} from the Hub: {error}. Or give ", otherwise, ".") from error
 
 
 @lru_cache
-def _load(load_dataset: Callable, name: str, configuration: str | None, revision: str | None) -> "DatasetDict":
-    """Loads a data set once: a run asks for its version, and then for its examples."""
+def _load_once(load_dataset: Callable, name: str, configuration: str | None, revision: str | None) -> "DatasetDict":
+    """A data set: a run asks for its version, and then for its examples."""
     return load_dataset(name, configuration, revision=revision)
 
 

@@ -152,7 +152,7 @@ class RunArguments:
         keeps its default
     pairs: flags that exclude each other
     next_command: what to do with a trained model, shown at the end of its run; `script` and `vectors` stand for the
-        start of this script and of extract_vectors.py, `output` for the output folder
+        start of this script and of zoo-extract, `output` for the output folder
     flags_of_use: flags that a use of the model repeats, because they say which model it is and how texts are read
     """
 

@@ -40,15 +40,28 @@ def _call(main: Callable[[], object], interrupted: str) -> None:
     except UserError as error:
         if os.environ.get(TRACEBACK) == "1":
             raise
-        sys.stderr.write(f"{Path(sys.argv[0]).name}: error: {error}\n")
+        sys.stderr.write(f"{program()}: error: {error}\n")
         sys.exit(1)
 
 
-def start_of_script(name: str) -> str:
-    """How a user starts the script of that name: "python run_glue.py" or, in an installation, "zoo-run-glue"."""
+def program() -> str:
+    """The command as the user typed it: "run_glue.py", "zoo-app" or "python -m elmo_gpt_bert.explorer"."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)  # of a module that `python -m` runs, or None
+    if spec is not None and spec.origin == sys.argv[0]:
+        return f"python -m {spec.name.removesuffix('.__main__')}"
+    return Path(sys.argv[0]).name
+
+
+def start_of_script(name: str, module: str | None = None) -> str:
+    """How a user starts the script of that name: "python run_glue.py" or, in an installation, "zoo-run-glue".
+
+    A command that is no script has its `module`: "python -m elmo_gpt_bert.analysis.extraction", or "zoo-extract".
+    """
     this = Path(sys.argv[0])
     if this.name.startswith(COMMAND):
         return f"{COMMAND}{name.replace('_', '-')}"
+    if module is not None:
+        return f"python -m {module}"
     beside = this.with_name(f"{name}.py")  # not where a notebook or another program calls the script's `main`
     return f"python {shlex.quote(str(beside)) if beside.is_file() else beside.name}"
 

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from filelock import FileLock, Timeout
+from huggingface_hub import constants
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
@@ -35,6 +36,18 @@ shown = _shortener.repr  # shows a value in an error, on one short line
 def plain(text: str) -> str:
     """Shows a name in an error: unchanged, or like `shown` if it is long or holds line breaks."""
     return text if len(text) <= 80 and text.isprintable() else shown(text)
+
+
+def is_path(name: str) -> bool:
+    """Whether what names a model or a tokenizer can only be a file or a folder, and no name on the Hub."""
+    return name.endswith((".json", ".txt")) or name.startswith((".", "/", "~")) or name.count("/") > 1
+
+
+def without_hub(what: str) -> str:
+    """The remedy where the Hub is out of reach. `what`: "the data are", "the model is"."""
+    if constants.HF_HUB_OFFLINE:
+        return f"HF_HUB_OFFLINE is set, and {what} not in the cache: unset it"
+    return "Without network, set HF_HUB_OFFLINE=1 to use only what is cached"
 
 
 def open_file(path: Path) -> BinaryIO:

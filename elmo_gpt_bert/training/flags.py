@@ -27,6 +27,7 @@ import yaml
 from transformers.hf_argparser import HfArgumentParser, string_to_bool
 
 from elmo_gpt_bert.training.arguments import FILES, PURPOSES_OF, RunArguments, switch_off
+from elmo_gpt_bert.training.command_line import program
 from elmo_gpt_bert.training.errors import InputError, flags_in_errors
 from elmo_gpt_bert.training.files import read_text
 
@@ -185,7 +186,7 @@ class _Parser(HfArgumentParser):
     recipe: Path | None = None  # whose words are parsed
 
     def __init__(self, *fields: type, **options: Any) -> None:
-        super().__init__(fields, allow_abbrev=False, formatter_class=argparse.HelpFormatter, **options)
+        super().__init__(fields, prog=program(), allow_abbrev=False, formatter_class=argparse.HelpFormatter, **options)
         self._negative_number_matcher = NEGATIVE
 
     def error(self, message: str) -> None:

@@ -25,7 +25,7 @@ from huggingface_hub import try_to_load_from_cache
 
 from elmo_gpt_bert.training.arguments import AUTO, RunArguments, default_strategy
 from elmo_gpt_bert.training.errors import InputError, MissingFileError
-from elmo_gpt_bert.training.files import file_digest
+from elmo_gpt_bert.training.files import file_digest, is_path
 from elmo_gpt_bert.training.optimization import samples_of_update
 from elmo_gpt_bert.training.output_folder import METRICS, loadable_files
 from elmo_gpt_bert.training.results import read_record
@@ -125,7 +125,7 @@ def _content_of(name: str, of_tokenizer: bool) -> str | None:
         return hashlib.sha256(content.encode()).hexdigest()[:16] if files else None
     if Path(name).is_file():
         return files_digest([Path(name)])
-    if name.endswith((".json", ".txt")) or name.startswith((".", "/", "~")) or name.count("/") > 1:
+    if is_path(name):
         return None
     with contextlib.suppress(ValueError):  # no name on the Hub
         for file in ("config.json", "tokenizer_config.json"):

@@ -235,14 +235,21 @@ def choose_precision(args: Arguments) -> Arguments:
 
     A run that --resume continues keeps its precision, unless the launcher was told one. On a GPU that computes in
     bfloat16, a run that trains takes bf16, and one that only evaluates takes what the run of its model recorded. ELMo
-    stays in float32, because its scores in bf16 have not been measured. Every process must call it.
+    stays in float32, because its scores in bf16 have not been measured. On a processor that only imitates bfloat16, a
+    line says what else to give. Every process must call it.
     """
     precision, reason = on_main(partial(_choose, args))
     changes = {name: value for name, value in precision.items() if getattr(args, name) == AUTO}
     name = changes.get("mixed_precision", "no")
     if name != "no":
         PartialState().print(f"--mixed_precision auto: {name}, as {reason}; --mixed_precision no computes in float32")
-    return dataclasses.replace(args, **changes)
+    args = dataclasses.replace(args, **changes)
+    if args.mixed_precision == "bf16" and PartialState().device.type == "cpu" and not _cpu_has_bfloat16():
+        PartialState().print(
+            "--mixed_precision bf16: this processor imitates bfloat16, and an update takes up to ten times as long as "
+            "in float32, which --mixed_precision no computes in"
+        )
+    return args
 
 
 def _choose(args: RunArguments) -> tuple[Precision, str]:
@@ -259,6 +266,11 @@ def _choose(args: RunArguments) -> tuple[Precision, str]:
     if not args.do_train:
         return FLOAT32 | _recorded(Path(args.model_name_or_path)), f"the run of {args.model_name_or_path} computed"
     return (FLOAT32, "") if _is_elmo(args.model_name_or_path) else (BFLOAT16, f"the GPU {gpu} has it")
+
+
+def _cpu_has_bfloat16() -> bool:
+    """Whether products in bfloat16 are not slower than in float32, as far as torch tells; AVX2 alone imitates them."""
+    return not torch.backends.mkldnn.is_available() or torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def _recorded(folder: Path) -> Precision:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 from accelerate import PartialState
-from huggingface_hub import constants
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, AutoTokenizer, BertTokenizer
 
 from elmo_gpt_bert.training.arguments import ModelSource
@@ -35,7 +34,7 @@ from elmo_gpt_bert.training.errors import (
     Text,
     UserError,
 )
-from elmo_gpt_bert.training.files import plain, read_json, read_json_object, shown
+from elmo_gpt_bert.training.files import is_path, plain, read_json, read_json_object, shown, without_hub
 from elmo_gpt_bert.training.output_folder import verify_checksums
 
 
@@ -333,7 +332,7 @@ def _verify(name: str) -> None:
     """Raises FileNotFoundError if the path `name` does not exist, OSError if its files do not match SHA256SUMS."""
     path = Path(name)
     is_file = path.suffix in (".json", ".txt")
-    if not path.exists() and (is_file or name.startswith((".", "/", "~")) or name.count("/") > 1):
+    if not path.exists() and is_path(name):
         raise MissingFileError(f"{name}: no such {'file' if is_file else 'folder'}")
     verify_checksums(path)
 
@@ -358,9 +357,7 @@ def _loading_errors(name: str, remedy: Text) -> Iterator[None]:
         if not isinstance(error, (OSError, ValueError)):
             reason = [f"{type(error).__name__}: {error}"]
         if isinstance(error, OSError) and not Path(name).exists():
-            offline = "HF_HUB_OFFLINE is set, and the model is not in the cache: unset it"
-            cached = "Without network, set HF_HUB_OFFLINE=1 to use only what is cached"
-            remedy = f"{offline if constants.HF_HUB_OFFLINE else cached}, or give a local folder."
+            remedy = f"{without_hub('the model is')}, or give a local folder."
         error_type = FileError if isinstance(error, OSError) else InputError
         raise error_type(f"cannot load {name}: ", *map(_one_line, reason), ". ", remedy) from error
 

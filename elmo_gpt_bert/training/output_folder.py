@@ -27,11 +27,12 @@ CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 HALF_WRITTEN = re.compile(r"\.checkpoint-(\d+)\.new")
 SEED = re.compile(r"seed-(\d+)")
 # The predictions of all scripts, in the official formats and under the names of GLUE's leaderboard.
-PREDICTIONS = re.compile(
-    r"((nbest_)?predictions|null_odds)(_mm|_validation)?\.(tsv|csv|conll|jsonl?)|accuracy\.png"
+PREDICTION_FILES = re.compile(
+    r"((nbest_)?predictions|null_odds)(_mm|_validation)?\.(tsv|csv|conll|jsonl?)"
     r"|(AX|CoLA|MNLI-mm?|MRPC|QNLI|QQP|RTE|SST-2|STS-B|WNLI)\.tsv"
 )
-OUTPUTS = re.compile(r"outputs-\w+\.safetensors")  # written by --save_outputs
+PICTURES = re.compile(r"accuracy\.png")  # which run_blimp.py writes beside them
+OUTPUT_FILES = re.compile(r"outputs-\w+\.safetensors")  # written by --save_outputs
 
 
 def matching_folders(output: Path, name: re.Pattern) -> list[Path]:
@@ -47,7 +48,7 @@ def files_of(output: Path, *names: re.Pattern) -> list[str]:
 
 def remove_results(output: Path, *kinds: re.Pattern, keep: Path | None = None) -> None:
     """Removes scores, predictions and saved outputs, and the folders whose names match one of `kinds`, but `keep`."""
-    for name in (METRICS, *files_of(output, PREDICTIONS, OUTPUTS)):
+    for name in (METRICS, *files_of(output, PREDICTION_FILES, PICTURES, OUTPUT_FILES)):
         (output / name).unlink(missing_ok=True)
     for path in [path for kind in kinds for path in matching_folders(output, kind)]:
         if path != keep:

@@ -29,7 +29,8 @@ from elmo_gpt_bert.training.log import finish_trackers
 from elmo_gpt_bert.training.output_folder import (
     CHECKPOINT,
     METRICS,
-    PREDICTIONS,
+    PICTURES,
+    PREDICTION_FILES,
     SEED,
     SHA256SUMS,
     files_of,
@@ -138,10 +139,11 @@ def print_results(results: Mapping[str, float], args: RunArguments, seed: int | 
         of_seed = "" if seed is None else f" of seed {seed}"
         print(f"seconds{of_seed}: {steps}; {sum(seconds.values()):,.1f} in all")
     files = [*(["model", "README.md (its card)"] if args.do_train else []), METRICS]
-    print(f"written to {output}: {', '.join([*files, *files_of(output, PREDICTIONS)])}")
+    print(f"written to {output}: {', '.join([*files, *files_of(output, PREDICTION_FILES, PICTURES)])}")
     if args.do_train and args.next_command and not SEED.fullmatch(output.name):  # a seed's model may be removed
         script = Path(sys.modules[type(args).__module__].__file__).stem
-        scripts = {"script": start_of_script(script), "vectors": start_of_script("extract_vectors")}
+        vectors = start_of_script("extract", module="elmo_gpt_bert.analysis.extraction")
+        scripts = {"script": start_of_script(script), "vectors": vectors}
         words = [args.next_command.format(output=shlex.quote(str(output)), **scripts)]
         for name, value in args.repeated_flags(results).items():
             words += [f"--{name}", *([] if value is True else [shlex.quote(str(value))])]
@@ -198,7 +200,7 @@ def _pushed_before(api: huggingface_hub.HfApi, name: str) -> list[str]:
     """
     files = api.list_repo_files(name)
     listed = loaded_names(Path(api.hf_hub_download(name, SHA256SUMS))) if SHA256SUMS in files else set()
-    return [file for file in files if file in listed or PREDICTIONS.fullmatch(file)]
+    return [file for file in files if file in listed or PREDICTION_FILES.fullmatch(file)]
 
 
 def _reason(error: Exception) -> str:

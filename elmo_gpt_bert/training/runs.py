@@ -42,8 +42,9 @@ from elmo_gpt_bert.training.output_folder import (
     DIVERGED,
     LOG,
     METRICS,
-    OUTPUTS,
-    PREDICTIONS,
+    OUTPUT_FILES,
+    PICTURES,
+    PREDICTION_FILES,
     SEED,
     damage,
     files_of,
@@ -345,7 +346,7 @@ def remove_all_but_results(folder: Path, keep_card: bool = False) -> None:
 
     Its scores, outputs and curves stay, and with `keep_card` the model card. Of seeds, only the best has one.
     """
-    kept = {METRICS, DIVERGED, LOG, CURVES, *files_of(folder, PREDICTIONS, OUTPUTS)}
+    kept = {METRICS, DIVERGED, LOG, CURVES, *files_of(folder, PREDICTION_FILES, PICTURES, OUTPUT_FILES)}
     kept |= {"README.md"} if keep_card else set()
     for path in folder.iterdir():
         if path.is_dir() and path.name not in ("runs", "wandb"):
@@ -377,7 +378,7 @@ def _move_best_run(
     card = (output if was_moved else folder) / "README.md"
     text = card.read_text(encoding="utf-8") if card.is_file() else None
     if not was_moved:
-        staying = {METRICS, "README.md", ".lock", LOG, CURVES, *files_of(folder, OUTPUTS)}
+        staying = {METRICS, "README.md", ".lock", LOG, CURVES, *files_of(folder, OUTPUT_FILES)}
         move_model([path for path in folder.iterdir() if path.is_file() and path.name not in staying], output)
     if text is not None:  # the user may have removed it
         write_text(output / "README.md", with_spread(text, best, spread, runs[best], len(runs)))

@@ -190,8 +190,8 @@ class Task(ABC):
         return self.splits("validation")
 
     @property
-    def computer(self) -> nn.Module:
-        """What computes the outputs: the model, unless a module around it does."""
+    def output_module(self) -> nn.Module:
+        """The module that computes the outputs: the model, unless one around it does."""
         return self.model
 
     def build_plan(self, args: RunArguments, accelerator: Accelerator) -> Plan:
@@ -202,7 +202,7 @@ class Task(ABC):
         """The function that computes the model's outputs."""
         return partial(
             predict,
-            self.computer,
+            self.output_module,
             collate=self.collate,
             accelerator=accelerator,
             batch_size=args.per_device_eval_batch_size,

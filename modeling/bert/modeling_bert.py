@@ -66,7 +66,6 @@ from ..shared.modeling_heads import (
     check_shapes,
     class_loss,
     labels_need_padding,
-    language_loss,
     mean_word_loss,
     predicts_from_padding,
     states_to_predict_from,
@@ -74,7 +73,6 @@ from ..shared.modeling_heads import (
 )
 from ..shared.modeling_onednn import Linear, is_opaque, is_plain
 from ..shared.modeling_packing import (
-    CACHE,
     Packing,
     Plan,
     at_labels,
@@ -128,10 +126,9 @@ class ZooBertEmbeddings(nn.Module):
 class ZooBertSelfAttention(nn.Module):
     """Multi-head attention of every token to every token of its sequence; from left to right, to those before it."""
 
-    def __init__(self, config: ZooBertConfig, layer_idx: int):
+    def __init__(self, config: ZooBertConfig):
         super().__init__()
         self.config = config
-        self.layer_idx = layer_idx
         self.is_causal = config.is_decoder
         self.head_dim = config.hidden_size // config.num_attention_heads
         self.scaling = self.head_dim**-0.5
@@ -146,13 +143,13 @@ class ZooBertSelfAttention(nn.Module):
         attention_mask: torch.Tensor | None = None,
         read: torch.Tensor | None = None,  # (B, Q) the columns whose tokens attend; None: all
         cache: Cache | None = None,
-        place: int | None = None,  # of the layer in the model
+        place: int | None = None,  # of the layer in the model; only a cache asks for it
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         states = project(self, hidden_states, read)
         query, key, value = (split_heads(each, self.head_dim) for each in states)  # (B, A, Q, D), (B, A, T, D) twice
         if cache is not None:
-            key, value = cache.update(key, value, self.layer_idx if place is None else place)  # (B, A, P + T, D)
+            key, value = cache.update(key, value, place)  # (B, A, P + T, D)
         kwargs |= {"dropout": self.dropout.p if self.training else 0.0, "scaling": self.scaling}
         attention_interface = ALL_ATTENTION_FUNCTIONS.get_interface(
             attention_implementation(self.config, query, kwargs), eager_attention_forward
@@ -175,9 +172,9 @@ class ZooBertResidual(nn.Module):
 
 
 class ZooBertAttention(nn.Module):
-    def __init__(self, config: ZooBertConfig, layer_idx: int):
+    def __init__(self, config: ZooBertConfig):
         super().__init__()
-        self.self = ZooBertSelfAttention(config, layer_idx)
+        self.self = ZooBertSelfAttention(config)
         self.output = ZooBertResidual(config, config.hidden_size)
 
     def forward(
@@ -204,9 +201,9 @@ class ZooBertIntermediate(nn.Module):
 class ZooBertLayer(GradientCheckpointingLayer):
     """Self-attention, then a feed-forward network on each token."""
 
-    def __init__(self, config: ZooBertConfig, layer_idx: int):
+    def __init__(self, config: ZooBertConfig):
         super().__init__()
-        self.attention = ZooBertAttention(config, layer_idx)
+        self.attention = ZooBertAttention(config)
         self.intermediate = ZooBertIntermediate(config)
         self.output = ZooBertResidual(config, config.intermediate_size)
 
@@ -229,29 +226,25 @@ class ZooBertLayer(GradientCheckpointingLayer):
 class ZooBertEncoder(nn.Module):
     def __init__(self, config: ZooBertConfig):
         super().__init__()
-        self.layer = nn.ModuleList([ZooBertLayer(config, index) for index in range(config.num_hidden_layers)])
+        self.layer = nn.ModuleList([ZooBertLayer(config) for _ in range(config.num_hidden_layers)])
 
     def forward(
         self,
         hidden_states: torch.Tensor,  # (B, T, H)
         attention_mask: torch.Tensor | None = None,  # over pairs of tokens, as transformers' functions create it
         encoder_hidden_states: torch.Tensor | None = None,
-        encoder_attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
-        use_cache: bool | None = None,
         read: torch.Tensor | None = None,  # (B, Q) the columns of the only tokens that the last layer computes
         cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        if encoder_hidden_states is not None or encoder_attention_mask is not None:
-            raise ValueError(f"encoder_hidden_states, encoder_attention_mask: {NO_DECODER}")
-        cache = cache_of_either_name(cache, past_key_values)
+        if encoder_hidden_states is not None:
+            raise ValueError(f"encoder_hidden_states: {NO_DECODER}")
         check_places(cache, len(self.layer), "num_hidden_layers")
         last, (last_mask, read) = len(self.layer) - 1, mask_of_queries(attention_mask, read)
         for place, layer in enumerate(self.layer):
             mask, columns = (attention_mask, None) if place < last else (last_mask, read)
             hidden_states = layer(hidden_states, mask, columns, layer_past=cache, place=place, **kwargs)
-        return BaseModelOutputWithPastAndCrossAttentions(hidden_states, **{CACHE: cache if use_cache else None})
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden_states)
 
 
 class ZooBertPooler(nn.Module):
@@ -612,8 +605,7 @@ class ZooBertLMHeadModel(ZooBertWordPredictor):
         super().__init__(config)
         self.bert = ZooBertModel(self.config, add_pooling_layer=False)
         self.cls = ZooBertPretrainingHeads(config, masked_lm=True, next_sentence=False)
-        self.loss_type = "ForCausalLM"  # Trainer reads it
-        self.loss_function = language_loss
+        self.loss_type = "ForCausalLM"  # which the class's name does not show
         self.post_init()
 
     @can_return_tuple

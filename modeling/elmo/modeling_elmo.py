@@ -89,14 +89,13 @@ class ElmoLayer(GradientCheckpointingLayer):
         With `tokens`, the inputs are tables of distinct words, and `tokens` (M,) is the row that each step reads.
         """
         inputs = (forward_inputs, backward_inputs)
-        drops = self.dropout.training and self.dropout.p > 0
-        if tokens is not None and drops:  # dropout is drawn anew for each occurrence of a word
-            inputs = tuple(table[indices] for table, indices in zip(inputs, tokens, strict=True))
-        if drops:
-            inputs = tuple(self.dropout(states) for states in inputs)
+        if tokens is not None and self.dropout.training and self.dropout.p > 0:
+            # Dropout is drawn anew for each occurrence of a word.
+            inputs, tokens = tuple(table[indices] for table, indices in zip(inputs, tokens, strict=True)), None
+        inputs = tuple(self.dropout(states) for states in inputs)
         lstms = (self.forward_lstm, self.backward_lstm)
         gates = tuple(lstm.input(states) for lstm, states in zip(lstms, inputs, strict=True))
-        if tokens is not None and not drops:
+        if tokens is not None:
             gates = tuple(table[indices] for table, indices in zip(gates, tokens, strict=True))
         *outputs, state = run_both(gates, [lstm.step_weights for lstm in lstms], state, sizes, self.clips)
         if self.adds_input:  # the input after dropout, as in the released code
@@ -308,7 +307,7 @@ class ElmoModel(ElmoPreTrainedModel):
         elif needs_static_shapes(input_ids):
             layers, packed = self.padded_layers(input_ids, mask, token_type_ids), None
         else:
-            packed = Sentences.of(mask, token_type_ids, closes=self.config.state == "carry")
+            packed = Sentences.of(mask, token_type_ids, self.boundary_steps)
             layers = packed.layers(*self.read(input_ids[mask], packed))
 
         def pad(states: torch.Tensor) -> torch.Tensor:
@@ -352,21 +351,14 @@ class ElmoModel(ElmoPreTrainedModel):
                 f"layer_states have {tuple(inputs.shape[2:])} layers and numbers a word, but the model is configured "
                 f"for {layers}: use the layers of this model"
             )
-        for name, tensor in (("attention_mask", attention_mask), ("token_type_ids", token_type_ids)):
-            if tensor is not None and tensor.shape != inputs.shape[:2]:
-                raise ValueError(f"{name} is {tuple(tensor.shape)}, not {tuple(inputs.shape[:2])}: one number a word")
-        if attention_mask is not None:
-            return attention_mask.bool()
-        words = inputs if input_ids is None else input_ids
-        return (words != 0).flatten(2).any(-1)
+        return word_mask(attention_mask, token_type_ids, input_ids=input_ids, layer_states=layer_states)
 
     def read(self, words: torch.Tensor, packed: Sentences) -> tuple[torch.Tensor, list[Pair]]:
         """Words (N, K) -> their word layer (N, P), and the (M, P) states of both directions of each LSTM layer."""
         vectors, indices = self.encode_words(words)
-        tokens, order = tuple(indices[steps] for steps in packed.tokens), packed.steps.order
-        sizes = packed.steps.sizes.tolist()
-        outputs, end = self.run_layers((vectors, vectors), self.first_state(order), sizes, tokens)
-        self.carry(end, order)
+        tokens, start = tuple(indices[steps] for steps in packed.tokens()), self.first_state(packed.order)
+        outputs, end = self.run_layers((vectors, vectors), start, packed.sizes.tolist(), tokens)
+        self.carry(end, packed.order)
         return vectors[indices[2:]], outputs
 
     def encode_words(self, words: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -429,18 +421,20 @@ class ElmoModel(ElmoPreTrainedModel):
 
     # Where sentences start
 
+    @property
+    def boundary_steps(self) -> int:
+        """How many steps of a sentence read a boundary: a state that is carried on has read that at its end."""
+        return 2 if self.config.state == "carry" else 1
+
     def first_state(self, order: torch.Tensor) -> State:
         """The (L, 2, S, ...) states in which the sentences of these numbers start."""
         starts = (self.initial_hidden, self.initial_cell)
         if self.config.state == "warm":
             return tuple(start[:, :, None].expand(-1, -1, order.shape[0], -1) for start in starts)
-        zeros = self.zero_state(order.shape[0])
-        if self.config.state == "zero" or self.carried is None:
-            return zeros
-        for rows, carried in zip(zeros, self.carried, strict=True):
-            is_carried = order < carried.shape[2]  # rows that no earlier batch had start from zeros
-            rows[:, :, is_carried] = carried.to(rows)[:, :, order[is_carried]]
-        return zeros
+        if self.config.state == "zero":
+            return self.zero_state(order.shape[0])
+        carried = zip(starts, self.carried_rows(len(order)), strict=True)
+        return tuple(rows.to(start)[:, :, order] for start, rows in carried)
 
     def zero_state(self, sentences: int) -> State:
         """(L, 2, S, ...) zeros."""
@@ -452,17 +446,14 @@ class ElmoModel(ElmoPreTrainedModel):
 
         States of other rows stay as they are.
         """
-        if self.config.state != "carry":
-            return
-        rows = len(order) if self.carried is None else max(len(order), self.carried[0].shape[2])
-        new_states = []
-        for index, end in enumerate(state):
-            new_state = end.new_zeros(*end.shape[:2], rows, end.shape[3])
-            if self.carried is not None:
-                new_state[:, :, : self.carried[index].shape[2]] = self.carried[index].to(new_state)
-            new_state[:, :, order] = end
-            new_states.append(new_state)
-        self.carried = tuple(new_states)
+        if self.config.state == "carry":
+            carried = zip(self.carried_rows(len(order)), state, strict=True)
+            self.carried = tuple(rows.to(end).index_copy(2, order, end) for rows, end in carried)
+
+    def carried_rows(self, count: int) -> State:
+        """(L, 2, `count` or more, ...): the carried state; zeros for rows that no earlier batch had."""
+        carried = self.zero_state(count) if self.carried is None else self.carried
+        return tuple(nn.functional.pad(rows, (0, 0, 0, max(0, count - rows.shape[2]))) for rows in carried)
 
     def reset_state(self) -> None:
         """With `config.state="carry"`, forgets the carried state: the next batch starts from zeros."""
@@ -620,7 +611,7 @@ class ElmoModel(ElmoPreTrainedModel):
             words = self.words_of(inputs["input_ids"], inputs["attention_mask"], None)
             if needs_static_shapes(words):
                 raise ValueError("boundaries=True needs shapes that depend on the words: move the model to the CPU")
-            packed = Sentences.of(words, None, closes=True)
+            packed = Sentences.of(words, boundaries=2)
             marks = self.token_encoder(self.boundaries(words.device))
             states = packed.with_boundaries(marks, *self.read(inputs["input_ids"][words], packed))
             mask = nn.functional.pad(words, (1, 1)).unsqueeze(-1)  # a mean of `normalise` is over words
@@ -653,21 +644,43 @@ class ElmoModel(ElmoPreTrainedModel):
         return tokenizer
 
 
+def word_mask(
+    attention_mask: torch.Tensor | None, token_type_ids: torch.Tensor | None, **inputs: torch.Tensor | None
+) -> torch.Tensor:
+    """(B, T) booleans, True at words. Without a mask, these are where the first of the inputs is not zero.
+
+    Raises ValueError if there is nothing to tell words by, or if tensors differ in the numbers of rows or words.
+    """
+    numbers = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}
+    shapes = {name: tuple(tensor.shape[:2]) for name, tensor in inputs.items() if tensor is not None}
+    shapes |= {name: tuple(tensor.shape) for name, tensor in numbers.items() if tensor is not None}
+    first = next(iter(shapes), None)
+    for name, shape in shapes.items():
+        if shape != shapes[first]:
+            raise ValueError(f"{name} is {shape}, not {shapes[first]} as {first}: give one for each word")
+    if attention_mask is not None:
+        return attention_mask.bool()
+    if first not in inputs:
+        raise ValueError("Give input_ids or, if the network reads nothing else, vector_ids or layer_states.")
+    return (inputs[first] != 0).unsqueeze(-1).flatten(2).any(-1)
+
+
 def _as_list(sentences: Iterable, split_by: str | None) -> list:
     if isinstance(sentences, str):
         raise ValueError(f"sentences are {sentences!r:.80}, one text: give a list, [text]")
     sentences = list(sentences)
     words = [text for text in sentences if isinstance(text, str) and len(text.split()) < 2]
-    if split_by == "spaces" and 1 < len(sentences) == len(words):
+    if not 1 < len(sentences) == len(words):
+        return sentences
+    if split_by == "spaces":
         raise ValueError(
             f"sentences are {sentences!r:.80}, strings without spaces: give a sentence's words as [[word, word]], and "
             "texts of one word as [[word], [word]]"
         )
-    if 1 < len(sentences) == len(words):
-        logger.warning_once(
-            f"sentences are {sentences!r:.80}: each string is read as a sentence of one word. The words of one "
-            "sentence are a list inside the list: [[word, word]]"
-        )
+    logger.warning_once(
+        f"sentences are {sentences!r:.80}: each string is read as a sentence of one word. The words of one "
+        "sentence are a list inside the list: [[word, word]]"
+    )
     return sentences
 
 

@@ -65,8 +65,8 @@ def run_in_graphs(
     columns: Tensors,  # (2, M, D) each
     sizes: tuple[int, ...],  # sentences of each step, which never grow
     from_the_end: bool,
-) -> tuple[Tensors, Tensors]:
-    """`forward_steps` or `backward_steps` for all steps: what the steps return, (2, M, D) each, and the last state."""
+) -> list[torch.Tensor]:
+    """`forward_steps` or `backward_steps` for all steps: what they return, (2, M, D) each, then the last state."""
     device = state[0].device
     with (
         _lock,
@@ -76,8 +76,8 @@ def run_in_graphs(
         torch.autocast(device.type, enabled=False),  # a backward pass may be inside of one
     ):
         grid = _grid_of(sizes, device)
-        columns = [column.split(grid.chunk, 1) for column in map(grid.spread, columns)]
-        chunks = list(zip(grid.is_real.split(CHUNK), *columns, strict=True))
+        columns = [*map(grid.spread, columns)] + ([] if from_the_end else [grid.is_real])
+        chunks = list(zip(*(column.split(grid.chunk, 1) for column in columns), strict=True))
         state = [grid.fill(part) for part in state]
         graph = _graphs_of(device).get(function, from_the_end, weights, state, *chunks[0])
         graph.load(weights, state)
@@ -86,7 +86,7 @@ def run_in_graphs(
             graph.replay(chunks[number])
             for whole, part in zip(wholes, graph.results, strict=True):
                 whole.narrow(1, number * grid.chunk, grid.chunk).copy_(part)
-        return list(map(grid.gather, wholes)), [part[:, : sizes[0]].clone() for part in graph.state]
+        return [*map(grid.gather, wholes), *(part[:, : sizes[0]].clone() for part in graph.state)]
 
 
 class _Grid:
@@ -94,7 +94,7 @@ class _Grid:
 
     Attributes:
         chunk: the rows of K steps.
-        is_real: (T, S, 1) booleans.
+        is_real: (1, T * S, 1) booleans.
         places: (M,) the place of each row in T * S.
     """
 
@@ -102,7 +102,7 @@ class _Grid:
         steps, self.sentences = _up_to(len(sizes), CHUNK), _up_to(sizes[0], ROWS)
         self.chunk = CHUNK * self.sentences
         counts = torch.tensor([*sizes, *[0] * (steps - len(sizes))])
-        is_real = (counts.unsqueeze(1) > torch.arange(self.sentences)).unsqueeze(-1)
+        is_real = (counts.unsqueeze(1) > torch.arange(self.sentences)).view(1, -1, 1)
         places = is_real.flatten().nonzero().squeeze(1)
         self.is_real, self.places = (_moved(tensor, device) for tensor in (is_real, places))
 
@@ -119,10 +119,7 @@ class _Grid:
         return nn.functional.pad(state, (0, 0, 0, self.sentences - state.shape[1]))
 
 
-@functools.lru_cache(maxsize=2)
-def _grid_of(sizes: tuple[int, ...], device: torch.device) -> _Grid:
-    """One for all layers of a batch, in both passes."""
-    return _Grid(sizes, device)
+_grid_of = functools.lru_cache(maxsize=2)(_Grid)  # one for all layers of a batch, in both passes
 
 
 def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -149,9 +146,8 @@ class _Graph:
         self.function = partial(function, [partial(torch.matmul, other=part) for part in parts])
 
     def compute(self) -> None:
-        is_real, *columns = self.chunk
-        steps = list(zip(*(column.chunk(len(is_real), 1) for column in columns), strict=True))
-        results, state = self.function(self.state, steps, is_real=is_real.unbind(0))
+        steps = list(zip(*(column.chunk(CHUNK, 1) for column in self.chunk), strict=True))
+        results, state = self.function(self.state, steps)
         self.results = [torch.cat(parts, 1) for parts in results]
         _copy(self.state, state)
 

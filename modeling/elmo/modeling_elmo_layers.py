@@ -33,11 +33,11 @@ from transformers.utils.import_utils import is_tracing
 
 from ..shared.modeling_heads import IGNORED
 from ..shared.modeling_onednn import is_faster, linear, needs_static_shapes
-from ..shared.modeling_recurrence import lacks_lstm, rnn_weights, run_lstm, run_padded
+from ..shared.modeling_recurrence import lacks_lstm, rnn_weights, run_padded
 from .configuration_elmo import ElmoConfig
-from .modeling_elmo import ElmoModel, ElmoPreTrainedModel
+from .modeling_elmo import ElmoModel, ElmoPreTrainedModel, word_mask
 from .modeling_elmo_characters import distinct
-from .modeling_elmo_lstm import Steps, run_both
+from .modeling_elmo_lstm import Sentences, run_both
 from .tokenization_elmo_spelling import Marks
 
 
@@ -114,8 +114,8 @@ class ElmoTaskModel(ElmoPreTrainedModel):  # trf-ignore: TRF013 (each network ca
             ValueError: if an input that the configured network needs is missing, if shapes differ, or if `vector_ids`
                 exceed the word vectors.
         """
-        _check_words(input_ids, vector_ids, layer_states, attention_mask=attention_mask, token_type_ids=token_type_ids)
-        mask = _word_mask(attention_mask, input_ids, vector_ids, layer_states)
+        inputs = {"input_ids": input_ids, "vector_ids": vector_ids, "layer_states": layer_states}
+        mask = word_mask(attention_mask, token_type_ids, **inputs)
         vectors, late, hidden_states = [], None, None
         if self.config.num_word_vectors:
             vectors.append(self._look_up(vector_ids))
@@ -168,31 +168,6 @@ class ElmoTaskModel(ElmoPreTrainedModel):  # trf-ignore: TRF013 (each network ca
             return loss
         share = 1 if num_items_in_batch is None else (labels != IGNORED).sum() / num_items_in_batch
         return loss + share * self.elmo.mix_penalty()
-
-
-def _check_words(
-    input_ids: torch.Tensor | None, vector_ids: torch.Tensor | None, layer_states: torch.Tensor | None, **numbers
-) -> None:
-    """Raises ValueError if the inputs have different numbers of rows or words, (B, T)."""
-    inputs = {"input_ids": input_ids, "vector_ids": vector_ids, "layer_states": layer_states}
-    shapes = {name: tuple(tensor.shape[:2]) for name, tensor in inputs.items() if tensor is not None}
-    shapes |= {name: tuple(tensor.shape) for name, tensor in numbers.items() if tensor is not None}
-    first, *others = shapes.items() or [(None, None)]
-    for name, shape in others:
-        if shape != first[1]:
-            raise ValueError(
-                f"{name} has words of shape {shape}, but {first[0]} of {first[1]}: give one for each word."
-            )
-
-
-def _word_mask(attention_mask: torch.Tensor | None, *inputs: torch.Tensor | None) -> torch.Tensor:
-    """(B, T) booleans, False at padding. Without a mask, padding is where the first of the inputs is zero."""
-    if attention_mask is not None:
-        return attention_mask.bool()
-    for tensor in inputs:
-        if tensor is not None:
-            return (tensor != 0).unsqueeze(-1).flatten(2).any(-1)
-    raise ValueError("Give input_ids or, if the network reads nothing else, vector_ids or layer_states.")
 
 
 class ElmoTaskCharacters(nn.Module):
@@ -250,7 +225,6 @@ class BiLSTM(nn.Module):
     """
 
     layer_class = nn.LSTM
-    run_direction = staticmethod(run_lstm)
 
     def __init__(self, input_size: int, rnn_size: int, layers: int = 1, dropout: float = 0.0, late_size: int = 0):
         super().__init__()
@@ -266,8 +240,8 @@ class BiLSTM(nn.Module):
         late: torch.Tensor | None = None,  # (B, T, late_size), concatenated to the first layer's states
     ) -> torch.Tensor:
         """(B, T, output_size), zero at padding."""
-        padded = partial(run_padded, mask=mask, run_direction=self.run_direction)
-        run = padded if needs_static_shapes(states) else partial(_run_packed, packing=_pack(mask))
+        is_static = needs_static_shapes(states)
+        run = partial(run_padded, mask=mask) if is_static else partial(_run_packed, packing=_pack(mask))
         for index, layer in enumerate(self.layers):
             states = run(layer, self.dropout(states))  # (B, T, 2R)
             if index == 0 and late is not None:
@@ -285,57 +259,41 @@ class VariationalDropout(nn.Dropout):
         return states * super().forward(torch.ones_like(states[:, :1]))
 
 
-class _Packing(NamedTuple):
+def _pack(mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The real words of a batch, step by step: the first words of all rows, longest row first, then the second words.
 
-    Attributes:
-        words: (N,) the index of each word in the flattened batch, B * T.
-        mirror: (N,) the place in `words` of the word that the other direction reads at the same step of the same row.
-        sizes: (steps,) the number of rows that have a word at each step; on the CPU.
+    Returns their places (N,) in the flattened batch, B * T; for each, the step (N,) at which the other direction reads
+    it; and the number of rows that have a word at each step, on the CPU.
     """
-
-    words: torch.Tensor
-    mirror: torch.Tensor
-    sizes: torch.Tensor
-
-
-def _pack(mask: torch.Tensor) -> _Packing:
-    rows, columns = mask.nonzero(as_tuple=True)  # (N,)
-    lengths = mask.sum(1)  # (B,)
-    steps = Steps.of(lengths)
-    position = (mask.cumsum(1) - 1)[mask]  # (N,) of each word in its row
-    slots = steps.rows(rows, position)
-    words, mirror = torch.empty_like(slots), torch.empty_like(slots)
-    words[slots] = rows * mask.shape[1] + columns
-    mirror[slots] = steps.rows(rows, lengths[rows] - 1 - position)
-    return _Packing(words, mirror, steps.sizes.cpu())
+    rows = Sentences.of(mask, boundaries=0)
+    words = rows.tokens()[0] - 2  # (N,) the word that each step reads
+    return rows.places[words], rows.slots[1][words], rows.sizes.cpu()
 
 
-def _run_packed(layer: nn.RNNBase, states: torch.Tensor, packing: _Packing) -> torch.Tensor:
+def _run_packed(layer: nn.RNNBase, states: torch.Tensor, packing: tuple[torch.Tensor, ...]) -> torch.Tensor:
     """Runs one layer on the real words only: (B, T, D) -> (B, T, 2R)."""
-    batch = states.shape[:2]
-    if not len(packing.words):
+    batch, (places, mirror, sizes) = states.shape[:2], packing
+    if not len(places):
         return states.new_zeros(*batch, 2 * layer.hidden_size)
-    words = states.flatten(0, 1)[packing.words]
-    fast = is_faster(words, layer.weight_ih_l0, len(packing.sizes))
+    words = states.flatten(0, 1)[places]
+    fast = is_faster(words, layer.weight_ih_l0, len(sizes))
     if isinstance(layer, nn.LSTM) and (fast or lacks_lstm(words)):
-        outputs = _run_fast(layer, words, packing)
+        outputs = _run_fast(layer, words, mirror, sizes.tolist())
     else:
-        outputs = layer(PackedSequence(words, packing.sizes))[0].data
+        outputs = layer(PackedSequence(words, sizes))[0].data
     grid = outputs.new_zeros(batch.numel(), outputs.shape[1])
-    return grid.index_copy(0, packing.words, outputs).unflatten(0, batch)
+    return grid.index_copy(0, places, outputs).unflatten(0, batch)
 
 
-def _run_fast(lstm: nn.LSTM, words: torch.Tensor, packing: _Packing) -> torch.Tensor:
+def _run_fast(lstm: nn.LSTM, words: torch.Tensor, mirror: torch.Tensor, sizes: list[int]) -> torch.Tensor:
     """Runs torch's LSTM by the biLM's recurrence, which trains in two thirds of the time: (N, D) -> (N, 2R)."""
     weights = [rnn_weights(lstm, direction) for direction in DIRECTIONS]
     forward, backward = (linear(words, input_weight, sum(biases)) for input_weight, _, *biases in weights)  # (N, 4R)
     recurrent_weights = [[recurrent_weight] for _, recurrent_weight, *_ in weights]
-    sizes = packing.sizes.tolist()
     zeros = words.new_zeros(2, sizes[0], lstm.hidden_size)
-    gates = (forward, backward[packing.mirror])
+    gates = (forward, backward[mirror])
     forward, backward, _ = run_both(gates, recurrent_weights, (zeros, zeros), sizes, clips=(None, None))
-    return torch.cat([forward, backward[packing.mirror]], -1)
+    return torch.cat([forward, backward[mirror]], -1)
 
 
 # Sentence pairs. The words of both sentences are in one row, and so are their states. Token types tell the sentences

@@ -37,10 +37,10 @@ size of the projection, H = 2 P. Tensors of all steps are (M, ...): the rows of 
 those of step 1, ...; `sizes` counts the rows of each step.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import torch
 import torch.nn as nn
@@ -69,102 +69,83 @@ Weights = Sequence[Sequence[torch.Tensor]]  # the `step_weights` of each directi
 Products = Sequence[Callable[[torch.Tensor], torch.Tensor]]
 
 
-class Steps(NamedTuple):
-    """The order of the M steps of S sentences: the first steps of all, longest sentence first, then the second steps.
-
-    Attributes:
-        order: (S,) the numbers of the sentences, longest first.
-        rank: (S,) the place of each sentence in that order.
-        sizes: (steps,) the number of sentences that have each step; it never grows.
-        begins: (steps,) the first of the M rows that belongs to each step.
-    """
-
-    order: torch.Tensor
-    rank: torch.Tensor
-    sizes: torch.Tensor
-    begins: torch.Tensor
-
-    @classmethod
-    def of(cls, lengths: torch.Tensor) -> "Steps":
-        """From the number of steps (S,) of each sentence."""
-        order = lengths.argsort(descending=True, stable=True)
-        rank = torch.empty_like(order)
-        rank[order] = torch.arange(len(order), device=order.device)
-        steps = torch.arange(int(lengths.max()) if len(lengths) else 0, device=lengths.device)
-        sizes = (lengths > steps[:, None]).sum(1)
-        return cls(order, rank, sizes, sizes.cumsum(0) - sizes)
-
-    def rows(self, sentences: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-        """(N,) sentences and (N,) one step of each -> (N,) their rows among the M."""
-        return self.begins[steps] + self.rank[sentences]
-
-
 @dataclass
 class Sentences:
-    """The sentences of a batch, longest first. Step 0 reads <S> in the forward direction, </S> in the backward one.
+    """The sentences of a batch and their steps: the first steps of all, longest sentence first, then the second steps.
 
     N words, S sentences, M steps in all. A `Pair` is (forward, backward).
     """
 
     shape: tuple[int, int]  # (B, T) of the batch
+    boundaries: int  # steps of each sentence that read a boundary
+    per_row: int  # sentences of each row: two if any row of the batch has a second one
     places: torch.Tensor  # (N,) the index of each word in the flattened batch, B * T
-    lengths: torch.Tensor  # (S,) in words
-    steps: Steps  # the order of the steps, boundaries included
     sentence: torch.Tensor  # (N,) the number of each word's sentence
     position: torch.Tensor  # (N,) the position of each word in its sentence, from 0
-    slots: Pair  # (N,) each: the step that reads each word
-    tokens: Pair  # (M,) each: the token that each step reads
+    lengths: torch.Tensor  # (S,) in words
+    order: torch.Tensor  # (S,) the numbers of the sentences, longest first
+    rank: torch.Tensor  # (S,) the place of each sentence in that order
+    sizes: torch.Tensor  # (steps,) the number of sentences that have each step; it never grows
+    begins: torch.Tensor  # (steps,) the first of the M rows that belongs to each step
 
     @classmethod
-    def of(cls, mask: torch.Tensor, token_type_ids: torch.Tensor | None, closes: bool) -> "Sentences":
+    def of(cls, mask: torch.Tensor, token_type_ids: torch.Tensor | None = None, boundaries: int = 1) -> "Sentences":
         """From a (B, T) mask that is True at words.
 
-        A sentence is a row or, with token types, the words of one type in a row. With `closes`, each sentence ends
-        with a step that reads the boundary at its other end, which a state that is carried on must have read.
+        A sentence is a row or, with token types, the words of one type in a row. Its first step reads a boundary: <S>
+        in the forward direction, </S> in the backward one. With two `boundaries`, its last step reads the one at the
+        other end, which a state that is carried on must have read. With none, steps read the words of the mask only.
         """
         rows, columns = mask.nonzero(as_tuple=True)  # by rows, then by columns
-        if token_type_ids is None or not (closes or token_type_ids.any()):  # a state goes on from sentence to sentence
-            number = rows
-            count = mask.shape[0]
-        else:
-            number = 2 * rows + token_type_ids[mask].clamp(0, 1).long()
-            count = 2 * mask.shape[0]
-        lengths = torch.bincount(number, minlength=count)
-        starts = lengths.cumsum(0) - lengths
-        by_sentence = number.argsort(stable=True)
-        position = torch.empty_like(number)
-        position[by_sentence] = torch.arange(len(number), device=mask.device) - starts[number[by_sentence]]
-        steps = Steps.of(lengths + 1 + closes)
-        forward = steps.rows(number, position + 1)
-        backward = steps.rows(number, lengths[number] - position)
-        tokens = []
-        for slots, first, last in ((forward, BEGIN, END), (backward, END, BEGIN)):
-            inputs = torch.full((int(steps.sizes.sum()),), first, device=mask.device)
-            inputs[slots] = torch.arange(2, len(number) + 2, device=mask.device)
-            if closes:
-                inputs[steps.begins[lengths + 1] + steps.rank] = last
-            tokens.append(inputs)
+        # A state that is carried on needs the same number of sentences in each batch.
+        per_row = 2 if token_type_ids is not None and (boundaries == 2 or token_type_ids.any()) else 1
+        second = mask & (token_type_ids > 0) if per_row == 2 else torch.zeros_like(mask)
+        first = mask & ~second
+        sentence = per_row * rows + second[mask]
+        lengths = torch.bincount(sentence, minlength=per_row * len(mask))
+        order = lengths.argsort(descending=True, stable=True)
+        steps = torch.arange(int(lengths.max()) + boundaries if len(lengths) else 0, device=mask.device)
+        sizes = (lengths + boundaries > steps[:, None]).sum(1)
         return cls(
             shape=tuple(mask.shape),
+            boundaries=boundaries,
+            per_row=per_row,
             places=rows * mask.shape[1] + columns,
+            sentence=sentence,
+            position=torch.where(second, second.long().cumsum(1), first.long().cumsum(1))[mask] - 1,
             lengths=lengths,
-            steps=steps,
-            sentence=number,
-            position=position,
-            slots=(forward, backward),
-            tokens=tuple(tokens),
+            order=order,
+            rank=order.argsort(),
+            sizes=sizes,
+            begins=sizes.cumsum(0) - sizes,
         )
 
-    @property
-    def per_row(self) -> int:
-        """The number of sentences of each row: two if any row of the batch has a second one."""
-        return len(self.lengths) // max(self.shape[0], 1)
+    def rows(self, sentences: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+        """(N,) sentences and (N,) one step of each -> (N,) their rows among the M."""
+        return self.begins[steps] + self.rank[sentences]
+
+    @functools.cached_property
+    def slots(self) -> Pair:
+        """(N,) each: the step that reads each word."""
+        first = min(self.boundaries, 1)
+        backward = self.rows(self.sentence, self.lengths[self.sentence] - 1 - self.position + first)
+        return self.rows(self.sentence, self.position + first), backward
+
+    def tokens(self) -> Pair:
+        """(M,) each: the token that each step reads."""
+        tokens = []
+        for slots, first, last in zip(self.slots, (BEGIN, END), (END, BEGIN), strict=True):
+            inputs = torch.full((int(self.sizes.sum()),), first, device=slots.device)
+            inputs[slots] = torch.arange(2, len(slots) + 2, device=slots.device)
+            if self.boundaries == 2:
+                inputs[self.begins[self.lengths + 1] + self.rank] = last
+            tokens.append(inputs)
+        return tuple(tokens)
 
     def steps_before(self) -> Pair:
         """(N,) each: the step before the one that reads the word; its output predicts the word."""
         last = self.lengths[self.sentence] - 1
-        forward = self.steps.rows(self.sentence, self.position)
-        return forward, self.steps.rows(self.sentence, last - self.position)
+        return self.rows(self.sentence, self.position), self.rows(self.sentence, last - self.position)
 
     def layers(self, word: torch.Tensor, outputs: list[Pair]) -> list[torch.Tensor]:
         """The L + 1 layers (N, H): the word layer (N, P) twice, then both directions (M, P) of each LSTM layer."""
@@ -174,11 +155,11 @@ class Sentences:
     def with_boundaries(self, marks: torch.Tensor, words: torch.Tensor, outputs: list[Pair]) -> list[torch.Tensor]:
         """As `layers`, padded to (B, T + 2, H), with <S> in column 0 and </S> behind the last word of each row.
 
-        The sentences are rows that were read with `closes`. `marks` (2, P) and `words` (N, P) are the word layer.
+        The sentences are rows with two `boundaries`. `marks` (2, P) and `words` (N, P) are the word layer.
         """
         count, columns = len(self.lengths), self.shape[1] + 2
         number = torch.arange(count, device=words.device)
-        first, last = self.steps.rows(number, torch.zeros_like(number)), self.steps.rows(number, self.lengths + 1)
+        first, last = self.rows(number, torch.zeros_like(number)), self.rows(number, self.lengths + 1)
         forward = torch.cat([first, self.slots[0], last])  # <S>, the words and </S> of all sentences
         backward = torch.cat([last, self.slots[1], first])
         words = torch.cat([marks[:1].expand(count, -1), words, marks[1:].expand(count, -1)])
@@ -246,11 +227,18 @@ def run_both(gates: Pair, weights: Weights, state: State, sizes: list[int], clip
     hidden, cell = state[0].to(dtype), state[1].float()
     if not sizes:
         return *(part[:, :1].expand(-1, hidden.shape[-1]) for part in gates), (hidden, cell)
-    weights = [weight.to(dtype) for pair in zip(*weights, strict=True) for weight in pair]
-    records = torch.is_grad_enabled()  # inside the function, gradients are always disabled
+    weights = [[weight.to(dtype) for weight in step_weights] for step_weights in weights]
+    sizes, records = tuple(sizes), torch.is_grad_enabled()  # inside the function, gradients are always disabled
     with torch.autocast(gates[0].device.type, enabled=False):
-        forward, backward, *state = _Recurrence.apply(tuple(sizes), clips, records, hidden, cell, *gates, *weights)
-    return forward, backward, tuple(state)
+        if uses_graphs(hidden):  # both directions are one call, whose tensors are (2, ...)
+            inputs = [torch.stack(pair) for pair in (gates, *zip(*weights, strict=True))]
+            outputs, *end = _Recurrence.apply(sizes, clips, records, hidden, cell, *inputs)
+            return *outputs.unbind(0), tuple(end)
+        sides = zip(hidden, cell, gates, weights, strict=True)
+        (forward, *end), (backward, *other_end) = (
+            _Recurrence.apply(sizes, clips, records, *tensors, *step_weights) for *tensors, step_weights in sides
+        )
+    return forward, backward, tuple(map(torch.stack, zip(end, other_end, strict=True)))
 
 
 def scan_both(gates: Pair, masks: Pair, weights: Weights, state: State, clips: Clips) -> tuple:
@@ -283,153 +271,117 @@ def _run_on_xla(gates: Pair, weights: Weights, state: State, sizes: list[int], c
 
 
 class _Recurrence(torch.autograd.Function):
-    """The loop over time of both directions. The backward pass needs five stored numbers per cell and step.
+    """The loop over time of one direction, or of both, (2, ...). Backward needs five stored numbers per cell and step.
 
-    `tensors` are the gates of the forward and of the backward direction, then U of both, then P of both.
+    Returns the projections (..., M, P), and the state after each sentence's last step, (..., S, P) and (..., S, C),
+    which gets no gradient.
     """
 
     @staticmethod
-    def forward(ctx, sizes, clips, records, hidden, cell, *tensors):
+    def forward(ctx, sizes, clips, records, hidden, cell, gates, *weights):
         save = records and any(ctx.needs_input_grad)
-        sides = zip(hidden, cell, *(tensors[start : start + 2] for start in range(0, len(tensors), 2)), strict=True)
-        function = partial(_forward, sizes=sizes, clips=clips, save=save)
-        outputs, ends, cells, *saved = _each_direction(function, list(sides))
+        function = partial(forward_steps, clips=clips, save=save)
+        outputs, *saved, last_hidden, last_cell = _run(function, weights, [hidden, cell], [gates], sizes)
         if save:
-            ctx.save_for_backward(hidden, cell, *tensors[2:], *outputs, *(part for pair in saved for part in pair))
+            ctx.save_for_backward(hidden, cell, outputs, *saved, *weights)
             ctx.sizes, ctx.clips = sizes, clips
-        return *outputs, torch.stack(ends), torch.stack(cells)
+        ctx.mark_non_differentiable(last_hidden, last_cell)
+        return outputs, last_hidden, last_cell
 
     @staticmethod
-    def backward(ctx, *gradients):
+    def backward(ctx, d_outputs, *_):
         if torch.is_grad_enabled() or is_transformed():
             raise NotImplementedError(
                 "second derivatives (create_graph=True) and batches of gradients (is_grads_batched=True) of ELMo's "
                 "recurrence are not implemented: use torch.func (as torch.func.jvp of torch.func.grad), under which "
                 "ElmoModel uses ordinary operations"
             )
-        hidden, cell, *tensors = ctx.saved_tensors
-        *d_outputs, d_hidden, d_cell = gradients
-        *weights, outputs, activated, cells = (tensors[start : start + 2] for start in range(0, len(tensors), 2))
-        columns = (activated, cells, [_before(*pair, ctx.sizes) for pair in zip(cells, cell, strict=True)], outputs)
-        sides = zip(d_hidden, d_cell, *columns, d_outputs, *weights, strict=True)
-        function = partial(_backward, sizes=ctx.sizes, clips=ctx.clips)
-        d_gates, d_projected, d_hidden, d_cell = _each_direction(function, list(sides))
-        states = [_before(*pair, ctx.sizes) for pair in zip(outputs, hidden, strict=True)]
-        d_weights = list(map(_transposed_product, d_gates, states))
+        hidden, cell, outputs, activated, cells, *weights = ctx.saved_tensors
+        columns = [activated, cells, _before(cells, cell, ctx.sizes), outputs, d_outputs]
+        function = partial(backward_steps, clips=ctx.clips)
+        zeros = [torch.zeros_like(hidden), torch.zeros_like(cell)]
+        d_gates, d_projected, *d_state = _run(function, weights, zeros, columns, ctx.sizes, from_the_end=True)
+        d_weights = [_transposed_product(d_gates, _before(outputs, hidden, ctx.sizes))]
         if len(weights) > 1:
-            d_weights += map(_transposed_product, d_projected, map(_squashed, activated, cells, outputs))
-        return None, None, None, torch.stack(d_hidden), torch.stack(d_cell), *d_gates, *d_weights
-
-
-def _each_direction(function: Callable, sides: list[tuple]) -> list[Pair]:
-    """What the function returns for the tensors of each direction, by result: (forward, backward).
-
-    Where CUDA graphs compute it, both directions are one call, whose tensors are (2, ...).
-    """
-    if uses_graphs(sides[0][0]):
-        both = function(*(torch.stack(parts) for parts in zip(*sides, strict=True)))
-        return [tuple(part.unbind(0)) for part in both]
-    return list(zip(*(function(*side) for side in sides), strict=True))
-
-
-def _forward(hidden, cell, gates, *weights, sizes, clips, save) -> list[torch.Tensor]:
-    """Projections (..., M, P), the last state (..., S, P) and (..., S, C), and what `_backward` needs if `save`."""
-    function = partial(forward_steps, clips=clips, save=save)
-    (outputs, *saved), state = _run(function, weights, [hidden, cell], [gates], sizes)
-    return [outputs, *state, *saved]
-
-
-def _backward(
-    d_hidden, d_cell, activated, cells, before, outputs, d_outputs, *weights, sizes, clips
-) -> list[torch.Tensor]:
-    """The gradients of gates (..., M, 4C), projections (..., M, P) as the steps see them, and of the first state."""
-    columns = [activated, cells, before, outputs, d_outputs]
-    gradients, state = _run(partial(backward_steps, clips=clips), weights, [d_hidden, d_cell], columns, sizes, True)
-    return [*gradients, *state]
+            d_weights.append(_transposed_product(d_projected, _squashed(activated, cells, outputs)))
+        return None, None, None, *d_state, d_gates, *d_weights
 
 
 def _run(
     function: partial, weights: Tensors, state: Tensors, columns: Tensors, sizes: tuple[int, ...], from_the_end=False
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+) -> list[torch.Tensor]:
     """Calls `forward_steps` or, from the last step on, `backward_steps` for the columns (..., M, D) of all steps.
 
-    Returns what the steps return as tensors (..., M, D), and the state that they end with. Both directions at once,
-    (2, M, D), are for CUDA graphs.
+    Returns what the steps return, (..., M, D) each, and the state that they end with.
     """
     if state[0].dim() == 3:
         return run_in_graphs(function, weights, state, columns, sizes, from_the_end)
     products = [_product_with(weight.T if from_the_end else weight, len(sizes)) for weight in weights]
     results, state = function(products, state, list(zip(*(column.split(sizes) for column in columns), strict=True)))
-    return [torch.cat(parts) for parts in results], state
+    return [*map(torch.cat, results), *state]
 
 
 def forward_steps(
-    products: Products, state: Tensors, columns: list[tuple], clips: Clips, save: bool, is_real: Tensors | None = None
+    products: Products, state: Tensors, columns: list[tuple], clips: Clips, save: bool
 ) -> tuple[list[Tensors], Tensors]:
     """Steps of the recurrence: what each returns, and the state after the last step of each sentence.
 
     Args:
         products: the functions h -> U h and h -> P h.
         state: hidden (..., S, P) and cell (..., S, C), before.
-        columns: the inputs' part of the gates (..., size, 4C) of each step.
-        is_real: (S, 1) booleans of each step, where sentences that have ended are computed along, but keep their
-            state. None: each step has the first `size` sentences only.
+        columns: of each step, the inputs' part of the gates (..., size, 4C) of the sentences that have the step. In
+            graphs, all sentences have all steps, and (1, S, 1) booleans are False where one keeps its state.
     """
     hidden, cell = state
     results, ends = [], []
-    for number, (gates,) in enumerate(columns):
+    for gates, *is_real in columns:
         size = gates.shape[-2]
-        if size < hidden.shape[-2]:  # the last sentences have ended; never so with `is_real`
+        if size < hidden.shape[-2]:  # the last sentences have ended
             ends.append((hidden[size:], cell[size:]))
             hidden, cell = hidden[:size], cell[:size]
         output, new_cell, activated = lstm_step(gates, hidden, cell, products, clips, IN_PLACE)
         results.append((output, activated.to(gates.dtype), new_cell) if save else (output,))
-        if is_real is not None:
-            output = torch.where(is_real[number], output, hidden)
-            new_cell = torch.where(is_real[number], new_cell, cell)
+        for real in is_real:
+            output, new_cell = torch.where(real, output, hidden), torch.where(real, new_cell, cell)
         hidden, cell = output, new_cell
     ends.append((hidden, cell))
     return list(zip(*results, strict=True)), [torch.cat(parts[::-1], -2) for parts in zip(*ends, strict=True)]
 
 
 def backward_steps(
-    products: Products, state: Tensors, columns: list[tuple], clips: Clips, is_real: Tensors | None = None
+    products: Products, state: Tensors, columns: list[tuple], clips: Clips
 ) -> tuple[list[Tensors], Tensors]:
     """The gradients of `forward_steps`, from the last step to the first: of each step, and of the state before.
 
+    In graphs, gradients of outputs are zero where a sentence has no step, and so are those that are computed there.
+
     Args:
         products: the functions d -> d U and d -> d P.
-        state: the gradient of the state that `forward_steps` returns.
+        state: the gradients (..., S, P) and (..., S, C) that later steps have, or zeros.
         columns: the activated gates, the cells after and before the step, the projections and their gradient.
     """
-    d_hidden, d_cell = (part[..., :0, :] for part in state)
+    d_hidden, d_cell = (part[..., : columns[-1][0].shape[-2], :] for part in state)
     results = []
-    for number in reversed(range(len(columns))):
-        activated, cells, before, output, d_output = columns[number]
-        count, size = d_hidden.shape[-2], cells.shape[-2]
-        if size > count:  # the sentences that end with this step
-            parts = zip((d_hidden, d_cell), state, strict=True)
-            d_hidden, d_cell = (torch.cat([part, end[..., count:size, :]], -2) for part, end in parts)
-        d_gates, d_projected, *d_before = lstm_step_backward(
+    for activated, cells, before, output, d_output in reversed(columns):
+        ended = cells.shape[-2] - d_hidden.shape[-2]  # the sentences that end with this step
+        if ended:
+            d_hidden, d_cell = (nn.functional.pad(part, (0, 0, 0, ended)) for part in (d_hidden, d_cell))
+        d_gates, d_projected, d_hidden, d_cell = lstm_step_backward(
             d_hidden + d_output, d_cell, activated, (cells, before), output, products, clips
         )
         results.append((d_gates, d_projected))
-        if is_real is not None:
-            parts = zip(d_before, (d_hidden, d_cell), strict=True)
-            d_before = [torch.where(is_real[number], part, unchanged) for part, unchanged in parts]
-        d_hidden, d_cell = d_before
     return [parts[::-1] for parts in zip(*results, strict=True)], [d_hidden, d_cell]
 
 
 def _before(states: torch.Tensor, first: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:
-    """(M, D) states after each step, and (S, D) before the first -> (M, D) before each step."""
-    pieces = [first, *states.split(sizes)][:-1]
-    return torch.cat([piece[:size] for piece, size in zip(pieces, sizes, strict=True)])
+    """(..., M, D) states after each step, and (..., S, D) before the first -> (..., M, D) before each step."""
+    pieces = [first, *states.split(sizes, -2)][:-1]
+    return torch.cat([piece[..., :size, :] for piece, size in zip(pieces, sizes, strict=True)], -2)
 
 
 def _squashed(activated: torch.Tensor, cells: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
-    """(M, C), sigmoid(o) tanh(c), which P multiplies."""
-    return (activated[:, 3 * cells.shape[1] :].float() * tanh_(cells.clone())).to(outputs.dtype)
+    """(..., M, C), sigmoid(o) tanh(c), which P multiplies."""
+    return (activated[..., 3 * cells.shape[-1] :].float() * tanh_(cells.clone())).to(outputs.dtype)
 
 
 def _product_with(weight: torch.Tensor, steps: int) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -440,5 +392,7 @@ def _product_with(weight: torch.Tensor, steps: int) -> Callable[[torch.Tensor], 
 
 
 def _transposed_product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """one' @ other: (M, A), (M, B) -> (A, B)."""
-    return product(fill_up(one).T, fill_up(other).T) if is_faster(one, other) else one.T @ other
+    """one' @ other: (..., M, A), (..., M, B) -> (..., A, B)."""
+    if one.dim() == 2 and is_faster(one, other):
+        return product(fill_up(one).T, fill_up(other).T)
+    return one.mT @ other

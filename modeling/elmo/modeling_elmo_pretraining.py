@@ -255,7 +255,7 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
                 (input_ids, reverse_input_ids), (labels, reverse_labels), samples, stream_state
             )
         mask = self.elmo.words_of(input_ids, attention_mask, token_type_ids)
-        packed = Sentences.of(mask, token_type_ids, closes=self.config.state == "carry")
+        packed = Sentences.of(mask, token_type_ids, self.elmo.boundary_steps)
         word_layer, outputs = self.elmo.read(input_ids[mask], packed)
         states = [self.dropout(direction) for direction in outputs[-1]]
         if labels is None:
@@ -277,14 +277,14 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         """The loss of both directions' states (M, P) for the words (N,)."""
         counts = packed.lengths.new_zeros(len(packed.lengths)).index_add(0, packed.sentence, (words != IGNORED).long())
         has_labels = counts > 0  # nothing is predicted in other sentences, not even their ends
-        last = packed.steps.rows(has_labels, packed.lengths[has_labels])  # the steps that predict the boundaries
+        last = packed.rows(has_labels, packed.lengths[has_labels])  # the steps that predict the boundaries
         sentences = torch.cat([packed.sentence[words != IGNORED], has_labels.nonzero()[:, 0]])
         losses = []
         for direction, steps, boundary in zip(states, packed.steps_before(), (END, BEGIN), strict=True):
             steps = torch.cat([steps[words != IGNORED], last])
             targets = torch.cat([words[words != IGNORED], words.new_full((len(last),), boundary)])
             losses.append(self.losses(direction[steps], targets))
-        output = self.combine([_mean(each) for each in losses])
+        output = _mean_of_both(list(map(_mean, losses)))
         if not self.training:
             rows = sentences // packed.per_row
             sums = [loss.new_zeros(packed.shape[0]).index_add(0, rows, -loss) for loss in losses]
@@ -331,7 +331,7 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
                 losses.append((every_loss * is_predicted).sum() / is_predicted.sum().clamp(min=1))
             else:
                 losses.append(_mean(self.losses(states[is_predicted], targets[is_predicted], sample)))
-        output = self.combine(losses)
+        output = _mean_of_both(losses)
         output.stream_state = end
         return output
 
@@ -353,10 +353,10 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         expected = tuple(expected_count(words, self.config.lm_vocab_size, draws) for words in (targets, sampled))
         return self.lm_head.sampled_losses(states, targets, sampled, expected)
 
-    def combine(self, losses: list[torch.Tensor]) -> ElmoForPreTrainingOutput:
-        """The mean loss of each direction -> both, and the mean of these."""
-        means = torch.stack(losses)
-        return ElmoForPreTrainingOutput(loss=means.mean(), direction_losses=means)
+
+def _mean_of_both(losses: list[torch.Tensor]) -> ElmoForPreTrainingOutput:
+    means = torch.stack(losses)
+    return ElmoForPreTrainingOutput(loss=means.mean(), direction_losses=means)
 
 
 def _mean(losses: torch.Tensor) -> torch.Tensor:

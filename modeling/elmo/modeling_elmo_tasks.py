@@ -50,7 +50,6 @@ from transformers.utils.import_utils import is_tracing
 
 from ..shared.modeling_heads import IGNORED, class_loss, is_possible, sequence_classification_loss, token_loss
 from ..shared.modeling_parameters import weight_of
-from ..shared.modeling_recurrence import run_gru
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo_crf import ConditionalRandomField
 from .modeling_elmo_layers import (
@@ -337,7 +336,6 @@ class BiGRU(BiLSTM):
     """As `BiLSTM`, with gated recurrent units."""
 
     layer_class = nn.GRU
-    run_direction = staticmethod(run_gru)
 
     def reset(self) -> None:
         """Initialises GRUs as transformers initialises LSTMs; it does not initialise GRUs itself."""

@@ -240,14 +240,9 @@ class ElmoTokenizer(PreTrainedTokenizer):
         if words:
             raise ValueError(f"{', '.join(words)}: no token can be added, since ELMo reads the characters of any word")
 
-    def add_special_tokens(self, special_tokens_dict, *args, **kwargs) -> int:
-        for tokens in special_tokens_dict.values():
-            self._check_tokens(tokens if isinstance(tokens, (list, tuple)) else [tokens])
-        return super().add_special_tokens(special_tokens_dict, *args, **kwargs)
-
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in self.SPECIAL_TOKENS_ATTRIBUTES and value is not None:
-            self._check_tokens([value])
+        if value and name in (*self.SPECIAL_TOKENS_ATTRIBUTES, "_extra_special_tokens"):
+            self._check_tokens(value if isinstance(value, list) else [value])
         super().__setattr__(name, value)
 
     @property
@@ -333,10 +328,6 @@ class ElmoTokenizer(PreTrainedTokenizer):
         words = self.convert_ids_to_tokens(ids, skip_special_tokens)
         return words if isinstance(words, str) else self.convert_tokens_to_string(words)
 
-    def get_special_tokens_mask(self, token_ids_0, token_ids_1=None, already_has_special_tokens=False) -> list[int]:
-        """1 for padding, 0 for words."""
-        return [int(not any(row)) for row in [*to_py_obj(token_ids_0), *to_py_obj(token_ids_1 or [])]]
-
     def word_targets(self, words: Sequence[str]) -> list[int]:
         """The labels of the language model: each word's number in vocab.txt, or that of <UNK>."""
         if self.targets is None:
@@ -394,10 +385,10 @@ class ElmoTokenizer(PreTrainedTokenizer):
             examples = [_truncate(sentences, max_length, truncation_strategy, cut_side) for sentences in examples]
         examples = [[row for sentence in sentences for row in sentence] for sentences in examples]
         side = padding_side or self.padding_side
-        columns = _pad(self._columns(examples, kwargs), padding_strategy, max_length, pad_to_multiple_of, side)
-        lengths = [len(ids) for ids in columns["input_ids"]]
+        length = _padded_length(examples, padding_strategy, max_length, pad_to_multiple_of)
+        data = self._pad_all(self._columns(examples, kwargs), length, side, return_tensors)
+        lengths = [len(ids) for ids in data["input_ids"]]
         alignments = list(map(_align, examples, lengths, [side] * len(examples), counts))
-        data = self._output(columns, return_tensors)
         if return_length:
             data["length"] = lengths
         if not batch and return_tensors is None:
@@ -478,9 +469,9 @@ class ElmoTokenizer(PreTrainedTokenizer):
         strategy, _, max_length, _ = self._get_padding_truncation_strategies(
             padding=padding, max_length=max_length, verbose=verbose
         )
-        columns = _pad(columns, strategy, max_length, pad_to_multiple_of, padding_side or self.padding_side)
+        length = _padded_length(columns["input_ids"], strategy, max_length, pad_to_multiple_of)
         return_tensors = return_tensors or _tensor_type(ids)
-        data = self._output(columns, return_tensors)
+        data = self._pad_all(columns, length, padding_side or self.padding_side, return_tensors)
         if not batch:
             data = {name: values[0] for name, values in data.items()}
         others = {name: column for name, column in encoded_inputs.items() if name not in columns}
@@ -496,8 +487,20 @@ class ElmoTokenizer(PreTrainedTokenizer):
             raise ValueError(f"{name} of an example has the shape {array.shape}, not {('words', *width)}")
         return array.astype(np.int64, copy=False)
 
-    def _output(self, columns: dict[str, list[np.ndarray]], return_tensors: str | None) -> dict[str, Any]:
-        """Lists without `return_tensors`, else one array per column."""
+    def _pad_all(
+        self, columns: dict[str, list[np.ndarray]], length: int, side: str, return_tensors: str | None
+    ) -> dict[str, Any]:
+        """Pads examples that are shorter than `length`. Lists without `return_tensors`, else one array per column."""
+        if side not in ("left", "right"):
+            raise ValueError(f"padding_side={side!r} is neither left nor right")
+
+        def fill(array: np.ndarray, value: int) -> np.ndarray:
+            if len(array) >= length:
+                return array
+            padding = np.full((length - len(array), *array.shape[1:]), value, dtype=array.dtype)
+            return np.concatenate([array, padding] if side == "right" else [padding, array])
+
+        columns = {name: [fill(array, PADDING[name]) for array in arrays] for name, arrays in columns.items()}
         if return_tensors is None:
             data = {name: [array.tolist() for array in arrays] for name, arrays in columns.items()}
             if "offset_mapping" in data:
@@ -630,28 +633,12 @@ def _truncate(example: list[list[Row]], limit: int, strategy: TruncationStrategy
     return [rows[first : first + count] for rows, first, count in zip(example, firsts, counts, strict=True)]
 
 
-def _pad(
-    columns: dict[str, list[np.ndarray]],
-    strategy: PaddingStrategy,
-    max_length: int | None,
-    multiple: int | None,
-    side: str,
-) -> dict[str, list[np.ndarray]]:
-    """Pads all examples to the length that the strategy gives; longer examples stay as they are."""
-    if side not in ("left", "right"):
-        raise ValueError(f"padding_side={side!r} is neither left nor right")
+def _padded_length(examples: Sequence, strategy: PaddingStrategy, max_length: int | None, multiple: int | None) -> int:
+    """The number of words to which the strategy pads shorter examples."""
     if strategy == PaddingStrategy.DO_NOT_PAD:
-        return columns
-    if strategy == PaddingStrategy.LONGEST:
-        max_length = max(map(len, columns["input_ids"]), default=0)
-    if multiple:
-        max_length = -(-max_length // multiple) * multiple
-
-    def fill(array: np.ndarray, value: int) -> np.ndarray:
-        padding = np.full((max(max_length - len(array), 0), *array.shape[1:]), value, dtype=array.dtype)
-        return np.concatenate([array, padding] if side == "right" else [padding, array])
-
-    return {name: [fill(array, PADDING[name]) for array in arrays] for name, arrays in columns.items()}
+        return 0
+    length = max(map(len, examples), default=0) if strategy == PaddingStrategy.LONGEST else max_length
+    return -(-length // multiple) * multiple if multiple else length
 
 
 def _align(words: list[Row], length: int, side: str, sentences: int) -> WordAlignment:

@@ -121,8 +121,7 @@ class ByteSpelling:
         self.max_characters = self.columns = max_characters
 
     def rows(self, words: Sequence[str]) -> np.ndarray:
-        """(n, columns) int64: the rows of n words. Raises ValueError for words that are not strings."""
-        check_words(words)
+        """(n, columns) int64: the rows of n words."""
         spelled = [word.encode("utf-8", "ignore")[: self.max_characters - 2] for word in words]
         letters = np.frombuffer(b"".join(spelled), dtype=np.uint8).astype(np.int64) + 1
         rows = _fill(list(map(len, spelled)), letters, self.marks, self.max_characters)
@@ -172,8 +171,7 @@ class CharacterSpelling:
         self.columns = max_characters + (lexicon is not None)
 
     def rows(self, words: Sequence[str]) -> np.ndarray:
-        """(n, columns) int64: the rows of n words. Raises ValueError for words that are not strings."""
-        check_words(words)
+        """(n, columns) int64: the rows of n words."""
         words = [word[: self.max_characters - 2] for word in words]
         code_points = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), dtype="<u4")
         places = np.searchsorted(self.code_points, code_points).clip(max=len(self.code_points) - 1)

@@ -68,7 +68,6 @@ from ..shared.modeling_attention import (
 from ..shared.modeling_heads import (
     IGNORED,
     check_shapes,
-    language_loss,
     mean_word_loss,
     predicts_from_padding,
     states_to_predict_from,
@@ -379,8 +378,7 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
         self.transformer = ZooGPTModel(self.config)
         self.lm_head = ZooGPTWordPredictor(config.n_embd, config.vocab_size, bias=False)
         self.generates = False
-        self.loss_type = "ForCausalLM"  # Trainer reads it
-        self.loss_function = language_loss
+        self.loss_type = "ForCausalLM"  # which the class's name does not show
         self.post_init()
 
     @functools.wraps(GenerationMixin.generate)

@@ -45,7 +45,6 @@ from ..shared.modeling_heads import (
     flatten_choices,
     is_possible,
     labels_need_padding,
-    language_loss,
     predicts_from_padding,
     sequence_classification_loss,
     token_loss,
@@ -376,8 +375,7 @@ class ZooGPTDoubleHeadsModel(ZooGPTPreTrainedModel):
         self.transformer = ZooGPTModel(self.config)
         self.lm_head = ZooGPTWordPredictor(config.n_embd, config.vocab_size, bias=False)
         self.multiple_choice_head = ZooGPTSummary(config)
-        self.loss_type = "ForCausalLM"  # Trainer reads it
-        self.loss_function = language_loss
+        self.loss_type = "ForCausalLM"  # which the class's name does not show
         self.post_init()
 
     @can_return_tuple

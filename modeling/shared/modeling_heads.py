@@ -18,9 +18,8 @@ all batches whose gradients it accumulates. A loss is then the sum over its batc
 loss is the mean over its batch.
 
 The (N, V) scores of N predictions, their softmax in fp32 and its gradient take most of the memory of a step, and more
-time than the layers of a small model. `word_loss` computes scores from states, for a part of the rows at a time.
-`language_loss` is given all scores, and keeps only their gradient, in their type. On the CPU, both compute the softmax
-of a few rows at a time, which stay in the processor's cache.
+time than the layers of a small model. `word_loss` computes scores from states, for a part of the rows at a time. On
+the CPU, it computes the softmax of a few rows at a time, which stay in the processor's cache.
 """
 
 from collections.abc import Iterator
@@ -29,11 +28,10 @@ from typing import Any
 import torch
 import torch.nn as nn
 from transformers.configuration_utils import PreTrainedConfig
-from transformers.loss.loss_utils import ForCausalLMLoss
 from transformers.utils.generic import maybe_autocast
 from transformers.utils.import_utils import is_tracing
 
-from .modeling_onednn import fill_up, is_opaque, is_transformed, linear, needs_static_shapes, product_type
+from .modeling_onednn import fill_up, is_opaque, is_transformed, linear, product_type
 
 
 IGNORED = -100  # the label of what no loss counts
@@ -257,34 +255,6 @@ def mean_word_loss(
     return loss / (len(targets) if count is None else count)
 
 
-def language_loss(
-    logits: torch.Tensor,
-    labels: torch.Tensor,
-    vocab_size: int,
-    num_items_in_batch: torch.Tensor | int | None = None,
-    ignore_index: int = IGNORED,
-    shift_labels: torch.Tensor | None = None,
-    **kwargs,
-) -> torch.Tensor:
-    """The mean loss of (B, T, V) logits, each of which predicts the next of the (B, T) labels.
-
-    The same as transformers' ForCausalLMLoss, which takes about twice as long on the CPU and is called elsewhere.
-    """
-    if logits.device.type != "cpu" or type(logits) is not torch.Tensor or needs_static_shapes(logits):
-        return ForCausalLMLoss(logits, labels, vocab_size, num_items_in_batch, ignore_index, shift_labels, **kwargs)
-    if shift_labels is None:
-        shift_labels = nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]  # trf-ignore: TRF053
-    if shift_labels.numel() * vocab_size != logits.numel():
-        raise ValueError(
-            f"labels of shape {tuple(shift_labels.shape)} do not fit logits of shape {tuple(logits.shape)}"
-        )
-    targets = shift_labels.reshape(-1).to(logits.device)
-    counted = (targets != ignore_index).nonzero().squeeze(1)
-    count = torch.as_tensor(len(counted) if num_items_in_batch is None else num_items_in_batch, device=logits.device)
-    scores = logits.reshape(-1, vocab_size)
-    return _ScoreLoss.apply(scores, targets, counted, 1 / count, torch.is_grad_enabled(), logits.is_leaf)
-
-
 def _at_once(
     states: torch.Tensor,
     words: torch.Tensor,
@@ -366,18 +336,14 @@ def _losses(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         log_probabilities = scores[piece].log_softmax(-1, dtype=torch.float32)
         target = targets[piece].unsqueeze(1)
         losses[piece] = -log_probabilities.gather(1, target).squeeze(1)
-        scores[piece] = _less_one(log_probabilities.exp_(), target)
+        errors = log_probabilities.exp_()
+        scores[piece] = errors.scatter_add_(1, target, torch.full_like(target, -1, dtype=errors.dtype))
     return losses
 
 
 def _times(rows: torch.Tensor, shares: torch.Tensor | None) -> torch.Tensor:
     """(n, ...) rows, each times its (n, 1) share; None: as they are."""
     return rows if shares is None else rows * shares
-
-
-def _less_one(probabilities: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The gradient of the cross-entropies of (n, 1) targets, in place."""
-    return probabilities.scatter_add_(1, targets, torch.full_like(targets, -1, dtype=probabilities.dtype))
 
 
 def _add(total: torch.Tensor | None, product: torch.Tensor) -> torch.Tensor:
@@ -387,40 +353,3 @@ def _add(total: torch.Tensor | None, product: torch.Tensor) -> torch.Tensor:
     for piece in _in_cache(len(total), total):
         total[piece].add_(product[piece])
     return total
-
-
-class _ScoreLoss(torch.autograd.Function):
-    """The sum of the cross-entropies of (N, V) scores, times a `factor`, for those rows that are `counted` (n,).
-
-    The gradient of a leaf stays with the user, who may change it, so it gets memory of its own.
-    """
-
-    @staticmethod
-    def forward(ctx, scores, targets, counted, factor, with_gradients, is_leaf):
-        # Small errors would underflow in fp16, before the gradient, which has the loss's scale.
-        kept = torch.float32 if scores.dtype == torch.float16 else scores.dtype
-        errors = torch.empty_like(scores, dtype=kept) if with_gradients and ctx.needs_input_grad[0] else None
-        losses = torch.empty(len(counted), dtype=torch.float32)
-        for piece in _in_cache(len(counted), scores):
-            rows, target = counted[piece], targets[counted[piece]].unsqueeze(1)
-            log_probabilities = scores.index_select(0, rows).float().log_softmax(-1)
-            losses[piece] = -log_probabilities.gather(1, target).squeeze(1)
-            if errors is not None:
-                part = _less_one(log_probabilities.exp_(), target).mul_(factor)
-                errors.index_copy_(0, rows, part.to(kept))
-        if errors is not None:
-            is_counted = torch.zeros(len(scores), dtype=torch.bool).index_fill_(0, counted, True)
-            errors.index_fill_(0, (~is_counted).nonzero().squeeze(1), 0)
-        ctx.save_for_backward(scores, targets, counted, errors)
-        ctx.factor, ctx.is_leaf = factor, is_leaf
-        return losses.sum() * factor
-
-    @staticmethod
-    def backward(ctx, gradient):
-        scores, targets, counted, errors = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph: in ordinary operations
-            errors = scores[counted].float().softmax(-1) - nn.functional.one_hot(targets[counted], scores.shape[1])
-            errors = torch.zeros_like(scores, dtype=torch.float32).index_copy(0, counted, errors * ctx.factor)
-        is_batch = is_transformed() or torch._C._functorch.is_legacy_batchedtensor(gradient)
-        is_kept = not torch.is_grad_enabled() and not is_batch and gradient == 1 and not ctx.is_leaf
-        return (errors if is_kept else gradient * errors).to(scores.dtype), None, None, None, None, None

@@ -236,43 +236,18 @@ def lstm_step_backward(
     return d_gates, d_output, by_recurrent(d_gates), d_cell * f
 
 
-def run_lstm(
-    inputs: torch.Tensor,  # (B, T, D)
-    input_weight: torch.Tensor,  # (4R, D): gates i, f, g, o
-    recurrent_weight: torch.Tensor,  # (4R, R)
-    *biases: torch.Tensor,  # (4R,) each
-) -> torch.Tensor:
-    """One direction of torch's LSTM: (B, T, R)."""
-    gates = nn.functional.linear(inputs, input_weight, sum(biases)).transpose(0, 1)  # (T, B, 4R)
-    zeros = gates.new_zeros(inputs.shape[0], recurrent_weight.shape[1])
-    return scan(scanned_lstm_step, (zeros, zeros), [gates], [recurrent_weight])[1].transpose(0, 1)
+def gru_step(state: Tensors, column: Tensors, weights: Tensors) -> Stepped:
+    """A step of torch's GRU for `scan`. A column is the gates (..., 3R): reset, update, candidate."""
+    (hidden,), (gates,) = state, column
+    recurrent = nn.functional.linear(hidden, *weights).chunk(3, -1)
+    reset, update, candidate = gates.chunk(3, -1)
+    reset, update = (reset + recurrent[0]).sigmoid(), (update + recurrent[1]).sigmoid()
+    hidden = (candidate + reset * recurrent[2]).tanh().lerp(hidden, update)
+    return (hidden,), hidden
 
 
-def run_gru(
-    inputs: torch.Tensor,  # (B, T, D)
-    input_weight: torch.Tensor,  # (3R, D): reset, update, candidate
-    recurrent_weight: torch.Tensor,  # (3R, R)
-    input_bias: torch.Tensor,  # (3R,)
-    recurrent_bias: torch.Tensor,
-) -> torch.Tensor:
-    """One direction of torch's GRU: (B, T, R)."""
-
-    def step(state: Tensors, column: Tensors, weights: Tensors) -> Stepped:
-        recurrent = nn.functional.linear(state[0], *weights).chunk(3, -1)
-        reset, update, candidate = column[0].chunk(3, -1)
-        reset, update = (reset + recurrent[0]).sigmoid(), (update + recurrent[1]).sigmoid()
-        hidden = (candidate + reset * recurrent[2]).tanh().lerp(state[0], update)
-        return (hidden,), hidden
-
-    gates = nn.functional.linear(inputs, input_weight, input_bias).transpose(0, 1)  # (T, B, 3R)
-    zeros = gates.new_zeros(inputs.shape[0], recurrent_weight.shape[1])
-    return scan(step, [zeros], [gates], [recurrent_weight, recurrent_bias])[1].transpose(0, 1)
-
-
-def run_padded(
-    rnn: nn.RNNBase, states: torch.Tensor, mask: torch.Tensor, run_direction: Callable = run_lstm, layer: int = 0
-) -> torch.Tensor:
-    """Runs a layer of a bidirectional RNN: (B, T, D) states and a (B, T) mask -> (B, T, 2R), zero at padding.
+def run_padded(rnn: nn.RNNBase, states: torch.Tensor, mask: torch.Tensor, layer: int = 0) -> torch.Tensor:
+    """Runs a layer of a bidirectional LSTM or GRU: (B, T, D) and a (B, T) mask -> (B, T, 2R), zero at padding.
 
     Each direction reads the words of a row first and padding after them.
     """
@@ -281,9 +256,18 @@ def run_padded(
     backward = mask.shape[1] - 1 - padding.flip(1).argsort(dim=1, stable=True)
     outputs = []
     for order, direction in zip((forward, backward), (f"l{layer}", f"l{layer}_reverse"), strict=True):
+        input_weight, recurrent_weight, input_bias, recurrent_bias = rnn_weights(rnn, direction)
+        is_gru = isinstance(rnn, nn.GRU)
+        bias = input_bias if is_gru else input_bias + recurrent_bias
         inputs = states.gather(1, order.unsqueeze(-1).expand_as(states))
-        states_in_order = run_direction(inputs, *rnn_weights(rnn, direction))
-        outputs.append(states_in_order.gather(1, order.argsort(1).unsqueeze(-1).expand_as(states_in_order)))
+        gates = nn.functional.linear(inputs, input_weight, bias).transpose(0, 1)  # (T, B, gates * R)
+        zeros = gates.new_zeros(gates.shape[1], rnn.hidden_size)
+        if is_gru:
+            _, in_order = scan(gru_step, [zeros], [gates], [recurrent_weight, recurrent_bias])  # (T, B, R)
+        else:
+            _, in_order = scan(scanned_lstm_step, [zeros, zeros], [gates], [recurrent_weight])
+        in_order = in_order.transpose(0, 1)
+        outputs.append(in_order.gather(1, order.argsort(1).unsqueeze(-1).expand_as(in_order)))
     return torch.cat(outputs, -1).masked_fill(padding.bool().unsqueeze(-1), 0)
 
 

@@ -1,4 +1,4 @@
-"""The page of app.py in a browser shows what its panels compute, is readable, and fetches nothing from elsewhere."""
+"""The page of zoo-app in a browser shows what its panels compute, is readable, and fetches nothing from elsewhere."""
 
 import os
 import re
@@ -11,8 +11,8 @@ import psutil
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-import app
 import modeling
+from elmo_gpt_bert.explorer import __main__ as app
 from elmo_gpt_bert.explorer.panels import Panels
 from tests.analysis_sample import TEXT
 from tests.pairs_sample import write_bert, write_bilm, write_gpt

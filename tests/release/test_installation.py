@@ -88,7 +88,12 @@ def test_all_recipes_are_there_and_parse():
 # Those that the tests below run, and app.
 RUN = [
     "app",
-    "extract-vectors",
+    "convert-bert",
+    "convert-elmo",
+    "convert-gpt",
+    "convert-triviaqa",
+    "convert-vectors",
+    "extract",
     "reproduce",
     "run-blimp",
     "run-glue",
@@ -146,9 +151,17 @@ def test_a_model_is_pre_trained_and_scored_on_pairs(work, language_model):
     assert "eval_accuracy" in results(work / "pairs")
 
 
+def test_converters_name_themselves_and_what_they_lack(work):
+    assert call(work, "convert-bert", status=2).startswith("zoo-convert-bert: error: ")
+    assert call(work, "convert-elmo", status=2).startswith("zoo-convert-elmo: error: ")
+    assert call(work, "convert-gpt", status=2).startswith("zoo-convert-gpt: error: ")
+    assert call(work, "convert-triviaqa", status=2).startswith("zoo-convert-triviaqa: error: ")
+    assert call(work, "convert-vectors", status=2).startswith("zoo-convert-vectors: error: ")
+
+
 def test_vectors_of_a_text_are_written(work, language_model):
     flags = ["--model_name_or_path", language_model, "--text_file", "text.txt", "--output_dir", "vectors"]
-    call(work, "extract-vectors", *flags)
+    call(work, "extract", *flags)
     assert (work / "vectors" / "vectors-00000.safetensors").is_file()
 
 

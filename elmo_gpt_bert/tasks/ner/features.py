@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, chain, groupby, pairwise
@@ -22,6 +23,7 @@ from accelerate import PartialState
 from datasets import DatasetDict
 from datasets.fingerprint import generate_random_fingerprint
 
+from elmo_gpt_bert.metrics.entities import starts
 from elmo_gpt_bert.tasks.columns import BREAK, DOCUMENT
 from elmo_gpt_bert.tasks.features import report_known_words
 from elmo_gpt_bert.tasks.ner.data import convert_tags, count_entities, entity_types, label_names
@@ -321,10 +323,10 @@ def collate(examples: list[dict], tokenizer: PreTrainedTokenizerBase, **padding:
 
 
 def predicted_tags(
-    outputs: dict[str, list[np.ndarray]], features: Dataset, examples: Dataset, names: list[str], scheme: str
+    outputs: dict[str, list[np.ndarray]], features: Dataset, examples: Dataset, names: list[str], scheme: str | None
 ) -> list[list[str]]:
-    """The predicted tags of all words of each example that has rows in `features`, in `scheme`; a word without a token
-    is O.
+    """The predicted tags of all words of each example that has rows in `features`, in `scheme`, or if it is None as
+    the model names them; a word without a token is O.
 
     `outputs` are those of the first rows. `names` are the tags in the order of the model's outputs.
     """
@@ -334,7 +336,26 @@ def predicted_tags(
         for word, best in zip(word_of_token, logits.argmax(-1), strict=True):
             if word >= 0:
                 predictions[number][word] = names[best]
-    return [convert_tags(tags, scheme) for tags in predictions]
+    return predictions if scheme is None else [convert_tags(tags, scheme) for tags in predictions]
+
+
+def speaks_iob1(predictions: list[list[str]]) -> bool:
+    """Whether most entities of these predictions begin with I.
+
+    Names of tags do not tell: many checkpoints that learned the IOB1 of CoNLL-2003 have B and I for each type.
+    """
+    first = Counter(tag[0] for tags in predictions for before, tag in pairwise(["O", *tags]) if starts(before, tag))
+    return first["I"] > first["B"] and first.keys() <= {"B", "I"}
+
+
+def labels_in_iob1(features: Dataset, examples: Dataset, names: list[str]) -> list[list[int]]:
+    """The `labels` of rows, as `featurize` makes them, for a model whose tags are IOB1."""
+    numbers = {name: number for number, name in enumerate(names)}
+    classes = [[numbers.get(tag, IGNORED) for tag in convert_tags(tags, "iob1")] for tags in examples["tags"]]
+    return [
+        [IGNORED if word < 0 else classes[example][word] for word in of_tokens]
+        for of_tokens, example in zip(features["word"], features["example"], strict=True)
+    ]
 
 
 def conll_text(

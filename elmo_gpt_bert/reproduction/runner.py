@@ -1,4 +1,6 @@
-"""A row with a seed -> the command of a script, and whether it has been carried out."""
+"""The steps of a table: a row with a seed -> the command of a script, and whether it has been carried out. The runner
+carries out several at once, and goes on after one that fails.
+"""
 
 import contextlib
 import functools
@@ -6,20 +8,24 @@ import hashlib
 import importlib.util
 import io
 import json
+import os
+import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from glob import glob
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+import torch
 import yaml
 
 from elmo_gpt_bert.training.arguments import RunArguments
-from elmo_gpt_bert.training.command_line import COMMAND, start_of_script
-from elmo_gpt_bert.training.errors import InputError
-from elmo_gpt_bert.training.files import file_digest, make_folder, read_json, remove_folder, write_json
+from elmo_gpt_bert.training.command_line import COMMAND, Interrupted, start_of_script, stop_signals
+from elmo_gpt_bert.training.errors import InputError, UserError
+from elmo_gpt_bert.training.files import file_digest, make_folder, read_json, remove_folder, write_json, writing
 from elmo_gpt_bert.training.flags import find_config, parse_arguments
 from elmo_gpt_bert.training.identity import read_finished, run_identity
 from elmo_gpt_bert.training.launching import write_batch
@@ -32,6 +38,7 @@ from .tables import Place, Row, Table, places
 FIRST_SEED = 42  # the scripts' default
 SCRIPTS = "elmo_gpt_bert.scripts"
 WITHOUT_EFFECT = {"do_train", "do_eval", "output_dir"}  # keys of recipes; each row trains, evaluates, and has a folder
+POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -289,3 +296,134 @@ def executable(step: Step) -> list[str]:
     """The command with this interpreter, and with the script where it is, in whichever directory it runs."""
     script = importlib.util.find_spec(f"{SCRIPTS}.{step.row.script}").origin if step.row.is_run else ""
     return step.command_with(sys.executable, script)
+
+
+# The runner
+
+
+@dataclass
+class Job:
+    """A step whose command runs."""
+
+    step: Step
+    process: subprocess.Popen
+    log: TextIO
+    started: float
+    devices: str = ""  # its GPUs, as CUDA_VISIBLE_DEVICES has them; "": all
+
+    @classmethod
+    def start(cls, step: Step, threads: int, devices: str) -> "Job":
+        begin(step)
+        with writing(step.log):
+            log = step.log.open("a", encoding="utf-8")
+        environment = {"OMP_NUM_THREADS": str(threads)} | os.environ
+        environment |= {"CUDA_VISIBLE_DEVICES": devices} if devices else {}
+        process = subprocess.Popen(
+            executable(step), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment
+        )
+        return cls(step, process, log, time.monotonic(), devices)
+
+    def failure(self) -> str | None:
+        """Why the command that has ended did not carry out the step, or None; the step is then complete."""
+        self.log.close()
+        if self.process.returncode:
+            return f"{_last_line(self.step.log)} (status {self.process.returncode}; all of it is in {self.step.log})"
+        try:
+            if self.step.row.is_run and not is_finished(self.step):
+                return f"it wrote no metrics.json; {self.step.log} has what it printed"
+            complete(self.step)
+        except UserError as error:  # the disk is full, or a file that it reads has changed since it began
+            return str(error)
+        return None
+
+
+@dataclass
+class Progress:
+    """The steps that wait, and the reasons of those that failed."""
+
+    waiting: list[Step]
+    failures: dict[str, str]
+
+    def next_step(self, running: Sequence[Job]) -> Step | None:
+        """Takes the next step out of those that wait: one whose needs are neither waiting nor running.
+
+        Those that need a step that failed, and those that are finished, are taken out, too.
+        """
+        for step in list(self.waiting):
+            busy = {other.row.name for other in [*self.waiting, *(job.step for job in running)]}
+            if step.row.needs & busy:
+                continue
+            self.waiting.remove(step)
+            failed = sorted(step.row.needs & self.failures.keys())
+            missing = sorted(path for path in step.inputs if not glob(path))
+            try:
+                if missing:
+                    self.fail(step, f"{missing[0]} does not exist: name its place with --data_root or --models")
+                elif failed:
+                    self.fail(step, f"it needs {', '.join(failed)}")
+                elif is_finished(step):
+                    print(f"{step.name}: had finished before")
+                    complete(step)
+                else:
+                    return step
+            except UserError as error:
+                self.fail(step, str(error))
+        return None
+
+    def fail(self, step: Step, why: str) -> None:
+        self.failures[step.name] = why
+        print(f"{step.name}: FAILED: {why}")
+
+
+def run_steps(steps: Sequence[Step], jobs: int) -> dict[str, str]:
+    """Carries out the steps that have not finished, `jobs` at once; returns name -> reason of those that failed.
+
+    Ctrl-C and SIGTERM stop the commands, which save what they need to go on. A second call does the rest, also after
+    a kill at any other moment.
+    """
+    progress, running = Progress(list(steps), {}), []
+    threads, free = max(1, (os.cpu_count() or 1) // jobs), share_devices(jobs)
+    with stop_signals() as received:
+        try:
+            while progress.waiting or running:
+                while len(running) < jobs and not received and (step := progress.next_step(running)):
+                    print(f"{step.name}: {shlex.join(step.command)}")
+                    try:
+                        running.append(Job.start(step, threads, free[0]))
+                        free.pop(0)
+                    except UserError as error:  # the disk is full
+                        progress.fail(step, str(error))
+                if received:
+                    raise Interrupted("interrupted: the same command goes on from here")
+                time.sleep(POLL_SECONDS)
+                for job in [job for job in running if job.process.poll() is not None]:
+                    running.remove(job)
+                    free.append(job.devices)
+                    minutes = (time.monotonic() - job.started) / 60
+                    if why := job.failure():
+                        progress.fail(job.step, why)
+                    else:
+                        left = len(progress.waiting) + len(running)
+                        print(f"{job.step.name}: {minutes:.1f} minutes, {left} left")
+        finally:
+            for job in running:
+                job.process.terminate()
+            for job in running:
+                job.process.wait()
+                job.log.close()
+    return progress.failures
+
+
+def share_devices(jobs: int) -> list[str]:
+    """The GPUs of each of the jobs that run at once, as CUDA_VISIBLE_DEVICES has them; "" where it stays as it is."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]
+    if len(devices) < 2:
+        return [""] * jobs
+    return [",".join(devices[place::jobs]) or devices[place % len(devices)] for place in range(jobs)]
+
+
+def _last_line(log: Path) -> str:
+    """What a command printed last: for a mistake of the user, its error."""
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")

@@ -1,12 +1,8 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["elmo-gpt-bert[app]==0.1.0"]
-# ///
 """A page in the browser: one sentence, read by ELMo, GPT and BERT side by side.
 
-    python app.py                                              # the models of checkpoints/
-    python app.py --bert google-bert/bert-base-uncased --ner runs/bert/conll2003 --squad runs/bert/squad_v2
-    python app.py --index_file held_out.txt --server_port 7861
+    zoo-app          # the models of checkpoints/
+    zoo-app --bert google-bert/bert-base-uncased --ner runs/bert/conll2003 --squad runs/bert/squad_v2
+    zoo-app --index_file held_out.txt --server_port 7861
 
 The page shows the nearest neighbours of a word in its context, layer by layer; how probable each word is in its place,
 and which of two sentences each model prefers; the entities and answers that fine-tuned models find; and the attention
@@ -20,16 +16,14 @@ no statistics, no public link and no fonts from the network. Only a model of the
 import argparse
 import os
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import transformers
-from datasets import disable_progress_bars
-
-from elmo_gpt_bert.explorer.drawing import STYLE
+from elmo_gpt_bert.analysis.frame import set_up_libraries
 from elmo_gpt_bert.explorer.panels import Panels
-from elmo_gpt_bert.training.command_line import run_command
+from elmo_gpt_bert.training.command_line import program, run_command
 from elmo_gpt_bert.training.errors import InputError, LaunchError, MissingFileError, PackageError
 
 
@@ -46,16 +40,10 @@ WORD = 5  # bank
 SECOND = "They sat on the bank and watches the stream."
 QUESTION = "Who built the lighthouse?"
 TEXT = "The lighthouse stands on the north side of the bay. It was built in 1858 by Thomas Hale, a shipowner of Leeds."
-CSS = """
-.gradio-container, .gradio-container > main { width: 100% !important; max-width: 1500px !important;
-  margin: 0 auto !important; }
-.html-container { padding: 0 !important; }
-footer { display: none !important; }
-"""
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(program(), description=__doc__.splitlines()[0])
     for family in ("elmo", "gpt", "bert"):
         column = f"model folder or Hub id of this column; default: checkpoints/{family}-books"
         parser.add_argument(f"--{family}", default=f"checkpoints/{family}-books", metavar="MODEL", help=column)
@@ -95,9 +83,7 @@ def start(args: argparse.Namespace) -> "gradio.Blocks":
         from starlette.middleware import Middleware
     except ImportError as error:
         raise PackageError(f'{error}: pip install "elmo-gpt-bert[app]"') from error
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    disable_progress_bars()
+    set_up_libraries()
     named = frozenset({args.ner, args.squad, args.index_file})
     uploads = Path(os.environ.get("GRADIO_TEMP_DIR") or Path(tempfile.gettempdir(), "gradio"))
     models = {"ELMo": args.elmo, "GPT": args.gpt, "BERT": args.bert}
@@ -112,7 +98,7 @@ def start(args: argparse.Namespace) -> "gradio.Blocks":
             ssr_mode=False,
             footer_links=[],
             theme=gradio.themes.Soft(font=["Segoe UI", "Helvetica", "Arial", "sans-serif"], font_mono=["monospace"]),
-            css=CSS + STYLE,
+            css=Path(__file__).with_name("style.css").read_text(encoding="utf-8"),
             app_kwargs={"middleware": [Middleware(LocalOnly)]},
         )
     except OSError as error:
@@ -161,6 +147,17 @@ def build(panels: Panels, args: argparse.Namespace) -> "gradio.Blocks":
     return page
 
 
+def add_result(
+    label: str, button_name: str, name: str, draw: Callable[..., str], inputs: list, events: tuple = ()
+) -> None:
+    """A button, and below it what `draw` shows of the inputs after a click or another event."""
+    import gradio
+
+    button = gradio.Button(label, variant="primary", elem_id=button_name)
+    shown = gradio.HTML(elem_id=name)
+    gradio.on([button.click, *events], draw, inputs, shown, api_visibility="private")
+
+
 def add_neighbours(panels: Panels, sentence: "gradio.Textbox", index_file: str) -> None:
     import gradio
 
@@ -172,8 +169,8 @@ def add_neighbours(panels: Panels, sentence: "gradio.Textbox", index_file: str) 
         index = gradio.Textbox(index_file, label=label, placeholder=default, scale=4, max_lines=1, elem_id="index")
         upload = gradio.UploadButton("Upload a text file", scale=0, min_width=180, size="md")
     same_word = gradio.Checkbox(label="Only other occurrences of this word", elem_id="same-word")
-    button = gradio.Button("Find neighbours", variant="primary", elem_id="find")
-    shown = gradio.HTML(elem_id="neighbours")
+    inputs = [sentence, number, same_word, index]
+    add_result("Find neighbours", "find", "neighbours", panels.neighbours, inputs)
 
     def choose(text: str, chosen: int | None) -> "gradio.Radio":
         choices = panels.words(text)
@@ -182,18 +179,14 @@ def add_neighbours(panels: Panels, sentence: "gradio.Textbox", index_file: str) 
     quiet = {"show_progress": "hidden", "api_visibility": "private"}
     sentence.change(choose, [sentence, number], number, trigger_mode="always_last", **quiet)
     upload.upload(lambda path: path, upload, index, **quiet)
-    button.click(panels.neighbours, [sentence, number, same_word, index], shown, api_visibility="private")
 
 
 def add_scores(panels: Panels, sentence: "gradio.Textbox") -> None:
     import gradio
 
-    second = gradio.Textbox(
-        SECOND, label="Second sentence, to compare with (may be empty)", max_lines=4, elem_id="second"
-    )
-    button = gradio.Button("Compute probabilities", variant="primary", elem_id="score")
-    shown = gradio.HTML(elem_id="scores")
-    button.click(panels.scores, [sentence, second], shown, api_visibility="private")
+    label = "Second sentence, to compare with (may be empty)"
+    second = gradio.Textbox(SECOND, label=label, max_lines=4, elem_id="second")
+    add_result("Compute probabilities", "score", "scores", panels.scores, [sentence, second])
 
 
 def add_entities(panels: Panels, sentence: "gradio.Textbox", name: str) -> None:
@@ -201,9 +194,7 @@ def add_entities(panels: Panels, sentence: "gradio.Textbox", name: str) -> None:
 
     gradio.Markdown("## Entities of the sentence")
     folder = gradio.Textbox(name, label="Folder that run_ner.py trained", max_lines=1, elem_id="ner")
-    button = gradio.Button("Find entities", variant="primary", elem_id="tag")
-    shown = gradio.HTML(elem_id="entities")
-    button.click(panels.entities, [sentence, folder], shown, api_visibility="private")
+    add_result("Find entities", "tag", "entities", panels.entities, [sentence, folder])
 
 
 def add_answers(panels: Panels, name: str) -> None:
@@ -215,10 +206,8 @@ def add_answers(panels: Panels, name: str) -> None:
     text = gradio.Textbox(TEXT, label="Text", lines=3, max_lines=12, elem_id="text")
     may_be_none = gradio.Checkbox(label="The text may have no answer (models for SQuAD 2.0)", elem_id="may-be-none")
     threshold = gradio.Slider(-20, 20, value=0, step=0.5, elem_id="threshold", label="Threshold of “no answer”")
-    button = gradio.Button("Find answers", variant="primary", elem_id="answer")
-    shown = gradio.HTML(elem_id="answers")
     inputs = [question, text, folder, may_be_none, threshold]
-    gradio.on([button.click, threshold.release], panels.answers, inputs, shown, api_visibility="private")
+    add_result("Find answers", "answer", "answers", panels.answers, inputs, (threshold.release,))
 
 
 def add_attention(panels: Panels, sentence: "gradio.Textbox") -> None:
@@ -234,16 +223,14 @@ def add_attention(panels: Panels, sentence: "gradio.Textbox") -> None:
                 layer = gradio.Slider(1, layers, layers, step=1, label=f"{family}: layer", elem_id=f"{name}-layer")
                 all_heads = f"{family}: head (0: the mean of all heads)"
                 head = gradio.Slider(0, heads, 0, step=1, label=all_heads, elem_id=f"{name}-head")
-                button = gradio.Button(f"Show {family}'s attention", variant="primary", elem_id=f"{name}-attend")
-                shown = gradio.HTML(elem_id=f"{name}-attention")
-                gradio.on(
-                    [button.click, layer.release, head.release],
-                    partial(panels.attention, family),
-                    [sentence, layer, head],
-                    shown,
-                    api_visibility="private",
-                )
+                label, draw = f"Show {family}'s attention", partial(panels.attention, family)
+                events = (layer.release, head.release)
+                add_result(label, f"{name}-attend", f"{name}-attention", draw, [sentence, layer, head], events)
+
+
+def command() -> None:
+    run_command(main)
 
 
 if __name__ == "__main__":
-    run_command(main)
+    command()

@@ -1,13 +1,9 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["elmo-gpt-bert[plots]==0.1.0"]
-# ///
 """Runs the recipes of a table over several seeds, and prints ours beside the papers' numbers.
 
-    python reproduce.py pretraining_pays                                    # all of it; again, to go on after a stop
-    python reproduce.py pretraining_pays --only sst2 cola --model bert --jobs 2
-    python reproduce.py ablations --dry_run                                 # the commands, without running them
-    python reproduce.py glue --budget paper --jobs 8                        # a paper's own table, a run on each GPU
+    zoo-reproduce pretraining_pays                                     # all of it; again, to go on after a stop
+    zoo-reproduce pretraining_pays --only sst2 cola --model bert --jobs 2
+    zoo-reproduce ablations --dry_run                                  # the commands, without running them
+    zoo-reproduce glue --budget paper --jobs 8                         # a paper's own table, a run on each GPU
 
 `--budget small` runs a table with small models and local data on two CPU cores, `--budget paper` with the recipes,
 models and data of the papers.
@@ -26,12 +22,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from elmo_gpt_bert.reproduction.records import collect, read_runs
-from elmo_gpt_bert.reproduction.report import write_report
-from elmo_gpt_bert.reproduction.running import run_steps
-from elmo_gpt_bert.reproduction.steps import Folders, choose, plan
+from elmo_gpt_bert.reproduction.report import collect, read_runs, write_report
+from elmo_gpt_bert.reproduction.runner import Folders, choose, plan, run_steps
 from elmo_gpt_bert.reproduction.tables import MODELS, TABLES, Table
-from elmo_gpt_bert.training.command_line import run_command
+from elmo_gpt_bert.training.command_line import program, run_command
 from elmo_gpt_bert.training.errors import InputError, LaunchError
 from elmo_gpt_bert.training.files import make_folder, write_json
 
@@ -68,7 +62,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(program(), description=__doc__.splitlines()[0])
     parser.add_argument("table", choices=TABLES, metavar="TABLE", help=", ".join(TABLES))
     parser.add_argument("--only", nargs="+", default=[], metavar="TASK", help="only the rows of these tasks")
     parser.add_argument("--model", nargs="+", default=[], metavar="FAMILY", help="only the rows of these models")
@@ -141,5 +135,9 @@ def read_models(words: list[str], defaults: Mapping[str, str]) -> dict[str, str]
     return models
 
 
-if __name__ == "__main__":
+def command() -> None:
     run_command(main)
+
+
+if __name__ == "__main__":
+    command()

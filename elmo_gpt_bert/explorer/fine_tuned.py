@@ -1,0 +1,170 @@
+"""What fine-tuned models say: the entities of a sentence, with probabilities of the tags, by any model that run_ner.py
+trained, and the best answers to a question about a text, by any model that run_squad.py trained.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from datasets import Dataset, DatasetDict
+from transformers import AutoModelForQuestionAnswering, AutoModelForTokenClassification
+
+from elmo_gpt_bert.explorer.language_models import Span, check_characters, check_named, words_of
+from elmo_gpt_bert.metrics.entities import split_tag, starts
+from elmo_gpt_bert.tasks.ner.features import class_names, collate, make_features, predicted_tags
+from elmo_gpt_bert.tasks.squad.answering import N_BEST, Entry, QuestionAnswerer, probabilities, with_null
+from elmo_gpt_bert.training.arguments import ModelSource
+from elmo_gpt_bert.training.errors import InputError
+from elmo_gpt_bert.training.loading import load_config, load_model, load_tokenizer, positions
+from modeling.elmo.tokenization_elmo import split_words
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+LONGEST_ROW = 512  # tokens of a row, of models without a limit
+LONGEST_TEXT = 20_000  # characters
+
+
+def load_trained(
+    auto_class: type, name: str, task: str, script: str
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Loads a folder that the script has fine-tuned. Raises ValueError for a model of another task."""
+    check_named(name)
+    source = ModelSource(name)
+    config = load_config(source)
+    saved = config.architectures or []
+    if saved and not any(task in architecture for architecture in saved):
+        raise InputError(
+            f"{name} holds {', '.join(saved)}, which {script} did not train: name a folder that it trained."
+        )
+    tokenizer = load_tokenizer(source)
+    remedy = f"name a folder that {script} trained"
+    return load_model(auto_class, source, config, tokenizer, train=False, remedy=remedy), tokenizer
+
+
+# Entities
+
+
+@dataclass(frozen=True, eq=False)
+class Tagger:
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    names: list[str]  # of the tags, in the order of the model's outputs
+    scheme: str
+
+
+@dataclass(frozen=True)
+class TaggedWord:
+    """`tag` is the best tag, in IOB2; `best` are tags with probabilities, the most probable first, as the model has
+    them. A word without a token has none.
+    """
+
+    span: Span
+    tag: str
+    best: list[tuple[str, float]]
+
+
+@dataclass(frozen=True)
+class Entity:
+    """`score` is the mean of its words' probabilities of their best tags, as in transformers' pipeline."""
+
+    span: Span
+    text: str
+    type: str
+    score: float
+
+
+@lru_cache(maxsize=2)
+def load_tagger(name: str) -> Tagger:
+    """Loads a fine-tuned folder. Raises ValueError for a model that tells no entities apart."""
+    model, tokenizer = load_trained(AutoModelForTokenClassification, name, "TokenClassification", "run_ner.py")
+    names, scheme = class_names(DatasetDict(), model.config, train=False, tag_scheme="iob2", model_name=name)
+    return Tagger(model.eval(), tokenizer, names, scheme)
+
+
+@torch.no_grad()
+def tag_words(tagger: Tagger, sentence: str, n_best: int = 3) -> list[TaggedWord]:
+    """The tag of each word of the sentence, read as run_ner.py reads it: in several parts if it is too long."""
+    words = words_of(sentence, spans := split_words(sentence))
+    data = DatasetDict(test=Dataset.from_dict({"words": [words]}))
+    length = min(positions(tagger.model) or LONGEST_ROW, LONGEST_ROW)
+    features = make_features(
+        data, tagger.tokenizer, tagger.model, tagger.names, tagger.scheme, length=length, limits={"test": None}
+    )["test"]
+    logits = tagger.model(**collate(list(features), tagger.tokenizer)).logits.float()
+    outputs = {"logits": [of.numpy()[: len(row)] for of, row in zip(logits, features["word"], strict=True)]}
+    (tags,) = predicted_tags(outputs, features, data["test"], tagger.names, "iob2")
+    best: dict[int, list[tuple[str, float]]] = {}
+    for row, numbers in zip(logits.softmax(-1).numpy(), features["word"], strict=True):
+        for shares, number in zip(row, numbers, strict=False):  # padding is behind
+            if number >= 0:
+                order = np.argsort(-shares, kind="stable")[:n_best]
+                best[number] = [(tagger.names[place], float(shares[place])) for place in order]
+    return [TaggedWord(span, tag, best.get(n, [])) for n, (span, tag) in enumerate(zip(spans, tags, strict=True))]
+
+
+def entities_of(sentence: str, words: list[TaggedWord]) -> list[Entity]:
+    """The entities that the tags of the words make."""
+    groups: list[list[TaggedWord]] = []
+    previous = "O"
+    for word in words:
+        if starts(previous, word.tag):
+            groups.append([])
+        if word.tag != "O":
+            groups[-1].append(word)
+        previous = word.tag
+    entities = []
+    for group in groups:
+        begin, end = group[0].span[0], group[-1].span[1]
+        score = float(np.mean([word.best[0][1] for word in group]))
+        entities.append(Entity((begin, end), sentence[begin:end], split_tag(group[0].tag)[1], score))
+    return entities
+
+
+# Answers
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """The answers to a question, the best first, and "no answer"."""
+
+    entries: list[Entry]
+    null: Entry
+
+    @property
+    def null_odds(self) -> float:
+        """The score of "no answer" less that of the best answer, as in null_odds.json."""
+        return self.null.score - self.entries[0].score
+
+    def predict(self, threshold: float | None) -> Entry:
+        """The best answer, or "no answer" if it scores more than the threshold above it. None: always an answer."""
+        return self.null if threshold is not None and self.null_odds > threshold else self.entries[0]
+
+    def best(self, threshold: float | None) -> list[tuple[Entry, float]]:
+        """All with probabilities, as in nbest_predictions.json. With a threshold, "no answer" is an entry."""
+        entries = self.entries if threshold is None else with_null(self.entries, self.null, N_BEST)
+        return list(zip(entries, probabilities(entries), strict=True))
+
+
+@lru_cache(maxsize=2)
+def load_answerer(name: str) -> QuestionAnswerer:
+    """Loads a fine-tuned folder. Raises ValueError for a model that does not answer questions."""
+    return QuestionAnswerer(*load_trained(AutoModelForQuestionAnswering, name, "QuestionAnswering", "run_squad.py"))
+
+
+def answer(answerer: QuestionAnswerer, question: str, context: str) -> Ranked:
+    """The 20 best answers. Raises ValueError for an empty question, and for a text that is empty or too long."""
+    for name, text in (("question", question), ("text", context)):
+        check_characters(text)
+        if not text.strip():
+            raise InputError(f"The {name} is empty: write one.")
+    if len(context) > LONGEST_TEXT:
+        raise InputError(f"The text has {len(context):,} characters: shorten it to {LONGEST_TEXT:,} or fewer.")
+    ((entries, null),) = answerer.rank([question], [context])
+    return Ranked(entries, null)
