@@ -69,7 +69,7 @@ TEST += ["seqeval>=1.2.2", "tensorboard>=2.15", "torchmetrics>=1.4"]
 RELEASE = ["build>=1.2", "twine>=6", "uv>=0.5"]
 
 # The page in the browser.
-APP = ["gradio>=6.31,<7"]
+APP = ["gradio>=6.31,<7", "peft>=0.17"]
 
 # Libraries that people put the models into, for the tests in tests/clients. torchao is not among them: where it is
 # installed, transformers imports it with every model, and it writes to the screen.

@@ -36,9 +36,9 @@ def checksum(model: str) -> str:
     return file_digest(Path(model) / "model.safetensors")
 
 
-def load_adapter(folder: Path, base: str) -> PreTrainedModel:
+def load_adapter(folder: str | Path, base: str) -> PreTrainedModel:
     """The `base` with the adapter in it. Raises ValueError for another base than the adapter was trained on."""
-    record = json.loads((folder / "base.json").read_text(encoding="utf-8"))
+    record = json.loads(Path(folder, "base.json").read_text(encoding="utf-8"))
     if checksum(base) != record["sha256"]:
         raise InputError(f"{folder} was trained on {record['name']} with other weights than {base}: train it anew")
     head, labels = HEADS[PeftConfig.from_pretrained(folder).task_type], dict(enumerate(record["labels"]))
