@@ -357,3 +357,13 @@ def test_a_column_that_predictions_add_is_refused_before_the_work(tmp_path, flag
     words = ["--model_name_or_path", str(tmp_path / "out"), "--output_dir", str(tmp_path / "again"), "--do_predict"]
     with pytest.raises(ValueError, match="b.csv:2: the column score has a name that predictions.csv adds: rename it"):
         run_glue.main([*words, "--test_file", test])
+
+
+def test_a_finished_run_that_is_resumed_keeps_its_predictions(tmp_path, flags):
+    train, test = write_csv(tmp_path / "a.csv", ["ok", "bad"] * 2), write_csv(tmp_path / "b.csv", [""] * 3)
+    words = [*flags, "--train_file", train, "--do_train", "--save_strategy", "steps", "--save_steps", "1"]
+    run_glue.main([*words, "--test_file", test, "--do_predict", "--save_outputs"])
+    before = {path.name for path in (tmp_path / "out").iterdir() if path.is_file()}
+    run_glue.main([*words, "--resume"])
+    after = {path.name for path in (tmp_path / "out").iterdir() if path.is_file()}
+    assert after == before and any(name.startswith("outputs-") for name in after)
