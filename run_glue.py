@@ -33,9 +33,10 @@ import elmo_gpt_bert.starting  # noqa: F401 - says so before the imports below, 
 # isort: split
 
 import json
+import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -71,6 +72,7 @@ from elmo_gpt_bert.training.task import Description, Outputs, Task
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
+    from evaluate import EvaluationModule
     from transformers import PreTrainedConfig
 
 
@@ -106,7 +108,7 @@ class GlueArguments(DataArguments):
     label_column_name: str | None = HfArg(default=None, help="in your own files; default: label")
     metric_name: str | None = HfArg(
         default=None,
-        help="for your own files, a metric of `evaluate` by its name on the Hub or its file, in front of the others",
+        help="for your own files, one more metric: a module of `evaluate`, by its name on the Hub or its file",
     )
     label_names: str | None = HfArg(
         default=None, help="for your own files, the names of the model's class 0, 1 and so on, as in negative,positive"
@@ -132,7 +134,7 @@ class GlueArguments(DataArguments):
             raise InputError(f"--label_names {self.label_names} must be two or more different names, as in a,b")
         if self.label_names is not None and self.problem_type == "regression":
             raise InputError("--label_names are those of classes, and --problem_type regression has none")
-        if self.metric_name is not None and not (self.do_train or self.do_eval):
+        if self.metric_name is not None and not self.do_eval:
             raise InputError("--metric_name scores a validation file: give --do_eval, or leave it out")
         if self.problem_type is not None and not (self.train_file and self.do_train):
             raise InputError(
@@ -156,7 +158,9 @@ class GlueArguments(DataArguments):
 
     def data_sources(self) -> dict[str, list[Path] | str]:
         if self.task_name is None:
-            return super().data_sources()
+            name = self.metric_name
+            metric = {} if name is None else {"metric": [Path(name)] if Path(name).is_file() else name}
+            return super().data_sources() | metric
         task = EVERY_TASK[self.task_name]
         if self.data_dir is not None:
             return {split: [find_file(Path(self.data_dir), task, split)] for split in self.task_splits}
@@ -200,6 +204,7 @@ class Classification(Task):
     glue_task: GlueTask
     names: list[str]
     args: GlueArguments
+    metric: EvaluationModule | None = field(default=None, init=False)  # of --metric_name
 
     def describe(self) -> str:
         several = ", of which a text has any number" * self.glue_task.multi_label
@@ -212,28 +217,28 @@ class Classification(Task):
         self.features = make_features(self.data, self.tokenizer, labels, **options)
         self.collate = DataCollatorWithPadding(self.tokenizer, **args.padding)
         if args.metric_name is not None:  # a metric that does not suit the labels is an error before the work
+            self.metric = load_metric(args.metric_name, self.glue_task.multi_label)
             labels = torch.tensor(self.features["validation"]["labels"][:])
             self.named_score(labels, labels)
 
     def named_score(self, predictions: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
-        """The values of --metric_name. Raises ValueError if it cannot be loaded, or gives no numbers."""
-        import evaluate  # it takes seconds, which other runs need not
+        """The values of --metric_name, but those that are not finite, which metrics.json cannot hold.
 
-        metric = f"--metric_name {self.args.metric_name}"
+        Raises ValueError if it gives anything but numbers.
+        """
         try:
-            module = evaluate.load(self.args.metric_name, "multilabel" if self.glue_task.multi_label else None)
-        except (ImportError, OSError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise InputError(f"{metric}: {reason}: give a metric of the Hub by its name, or its file") from error
-        try:
-            values = module.compute(predictions=predictions.tolist(), references=labels.tolist())
-            return {name: float(value) for name, value in values.items()}
+            values = self.metric.compute(predictions=predictions.tolist(), references=labels.tolist())
+            values = {name: float(value) for name, value in values.items()}
         except (TypeError, ValueError) as error:
-            reason = " ".join(str(error).split())
+            metric, reason = f"--metric_name {self.args.metric_name}", " ".join(str(error).split())
             raise InputError(f"{metric} does not score these labels ({reason}): choose another") from error
+        left_out = {name: value for name, value in values.items() if not math.isfinite(value)}
+        if left_out:
+            print(f"--metric_name {self.args.metric_name}: {left_out} is no number, so it is left out")
+        return {name: value for name, value in values.items() if name not in left_out}
 
     def score(self, split: str, outputs: Outputs, predictions: Outputs) -> dict[str, float]:
-        """The value of --metric_name if it is given, the task's metrics and the mean loss.
+        """The task's metrics, the value of --metric_name if it is given, and the mean loss.
 
         Several classes of the model may stand for one label (HANS), so the loss is that of their summed probability.
         A text with any number of classes has those of a probability above one half.
@@ -253,7 +258,7 @@ class Classification(Task):
         elif self.glue_task.multi_label:
             predicted = (logits > 0).long()
             loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels)
-            labels = labels.long()
+            labels, counts = labels.long(), {PREDICTED_CLASSES: len(predicted.unique(dim=0))}
         else:
             # F1 is that of the task's label 1, which may have another number among the model's classes.
             of_task = [self.glue_task.labels.index(self.glue_task.label_of(name)) for name in self.names]
@@ -262,10 +267,14 @@ class Classification(Task):
             wrong = of_task != labels[:, None]
             loss = (logits.logsumexp(-1) - logits.masked_fill(wrong, -torch.inf).logsumexp(-1)).mean()
             counts = {PREDICTED_CLASSES: len(predicted.unique())}
-        values = {} if self.args.metric_name is None else self.named_score(predicted, labels)
         metric = metrics.load(*self.glue_task.metric)
-        values |= metric.compute(predictions=predicted, references=labels, **columns)
-        return values | counts | {"loss": loss.item()}
+        values = metric.compute(predictions=predicted, references=labels, **columns)
+        others = {} if self.metric is None else self.named_score(predicted, labels)
+        if clash := sorted(others.keys() & {*values, *counts, "loss", "samples", "runtime"}):
+            raise InputError(
+                f"--metric_name {self.args.metric_name} gives {clash[0]}, which is reported anyway: leave it out"
+            )
+        return values | others | counts | {"loss": loss.item()}
 
     def write(self, split: str, predictions: Outputs) -> dict[str, str]:
         """The predicted classes or numbers and, for a test set of GLUE, the same as the leaderboard reads them.
@@ -303,6 +312,19 @@ class Classification(Task):
         predictions = [[name for name, value in row.items() if value > 0.5] for row in rows]
         scores = [{name: round(value, 4) for name, value in row.items()} for row in rows]
         return [[json.dumps(value, ensure_ascii=False) for value in values] for values in (predictions, scores)]
+
+
+def load_metric(name: str, multi_label: bool) -> EvaluationModule:
+    """A module of `evaluate`. Raises ValueError if there is none of that name."""
+    import evaluate  # it takes seconds, which other runs need not
+
+    try:
+        return evaluate.load(name, "multilabel" if multi_label else None)
+    except (ImportError, OSError, ValueError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise InputError(
+            f"--metric_name {name} cannot be loaded ({reason}): give its file, or its name on the Hub"
+        ) from error
 
 
 def numbered_lines(values: Iterable[str]) -> str:

@@ -217,8 +217,10 @@ class Tagging(Task):
         if "labels" not in self.features[split].column_names:
             return {}
         features, examples = self.features[split], self.data[split]
-        scores = entity_scores(predictions, examples["tags"][: len(predictions)])
-        if not self.trains and speaks_iob1(predicted_tags(outputs, features, examples, self.names, None)):
+        references = examples["tags"][: len(predictions)]
+        scores = entity_scores(predictions, references)
+        as_named = predicted_tags(outputs, features, examples, self.names, None)
+        if not self.trains and speaks_iob1(as_named, references):
             PartialState().print(f"{split}: the model's entities begin with I, so the loss is measured in IOB1")
             labels = labels_in_iob1(features, examples, self.names)
         else:

@@ -309,15 +309,16 @@ def reason_of(error: Exception) -> str:
 def lines(args: argparse.Namespace, device: torch.device) -> list[tuple[str, str]]:
     """The rows that the command line names, each with one of its settings, those of a GPU first."""
     every = ["gpu"] if args.quick and device.type == "cuda" else MODELS
-    names = set(args.rows or [model for model in every if model != "gpu" or device.type == "cuda"])
+    elsewhere = "gpu" if device == CPU else "serving"  # rows that are not for this device
+    names = set(args.rows or [model for model in every if model != elsewhere])
     models = sorted(MODELS, key=lambda model: model != "gpu")
     rows = [row for model in models for row in MODELS[model] if {model, row} & names]
 
     def settings_of(row: str) -> list[str]:
-        if args.quick or row in gpu.ORDER:  # whose attention computes in bf16
-            return ["bf16"]
         if row in serving.CONVERTED:  # from fp32
             return ["fp32"]
+        if args.quick or row in gpu.ORDER:  # whose attention computes in bf16
+            return ["bf16"]
         return DEFAULT_SETTINGS if device == CPU else GPU_SETTINGS
 
     return [(row, setting) for row in rows for setting in args.settings or settings_of(row)]

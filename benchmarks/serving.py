@@ -27,7 +27,7 @@ from .bert import (
     pad,
     padding,
 )
-from .measure import Build, Contest, Need, Outputs, Side
+from .measure import CPU, Build, Contest, Need, Outputs, Side
 from .precision import inference, model_dtype, tolerance
 
 
@@ -70,6 +70,8 @@ def serve(convert: Callable[[PreTrainedModel, Batch], Classify], rows: int, pair
     """Logits of batches of so many sentences of SST-2's dev set."""
 
     def build(precision: str, baseline_precision: str, tiny: bool, device: torch.device) -> Contest:
+        if device != CPU:
+            raise ValueError(f"the rows of serving are measured on the CPU, and not on {device}")
         sequences = draw_sequences(draw_lengths("sst2-dev", rows * pairs), tiny)
         batches = [pad(sequences[start : start + rows]) for start in range(0, len(sequences), rows)]
         models = make_models("ForSequenceClassification", "base", tiny, dropout=0.0)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from transformers import DynamicCache
 from transformers.masking_utils import create_bidirectional_mask
 
 from tests.bert_cases import batch, pair
@@ -66,9 +67,15 @@ def test_a_layer_and_its_attention_take_states_and_a_mask(models):
     assert_close(ours.attention.self(states, mask)[0], stock.attention.self(states, mask)[0])
 
 
-def test_the_encoder_refuses_the_states_of_another(models):
-    with pytest.raises(ValueError, match="no cross-attention. Use transformers.BertLMHeadModel"):
-        models[1].encoder(torch.randn(2, 4, 36), encoder_hidden_states=torch.randn(2, 4, 36))
+@pytest.mark.parametrize("name", ["encoder_hidden_states", "encoder_attention_mask", "past_key_values"])
+def test_the_encoder_refuses_the_states_of_another(models, name):
+    with pytest.raises(ValueError, match=f"{name}: .*no cross-attention. Use transformers.BertLMHeadModel"):
+        models[1].encoder(torch.randn(2, 4, 36), **{name: torch.randn(2, 4, 36)})
+
+
+def test_a_layer_by_itself_does_not_know_its_place_in_a_cache(models):
+    with pytest.raises(ValueError, match="a cache holds the states of all layers: give the layer's `place`"):
+        models[1].encoder.layer[0](torch.randn(2, 4, 36), layer_past=DynamicCache())
 
 
 def test_the_pooler_reads_the_first_of_all_states(models):

@@ -104,6 +104,12 @@ def test_decoding_takes_a_word_an_example_or_a_batch(tokenizer):
     assert tokenizer.decode([]) == "" and tokenizer.decode([[], []]) == ["", ""]
 
 
+def test_padding_is_the_only_special_token(tokenizer):
+    rows = tokenizer(["a bc d", "x y"], padding=True, return_tensors="np")["input_ids"]
+    for row in (rows[1], rows[1].tolist()):
+        assert tokenizer.get_special_tokens_mask(row, already_has_special_tokens=True) == [0, 0, 1]
+
+
 def test_rows_of_another_width_are_refused(tokenizer):
     with pytest.raises(ValueError, match="a row of 20 ids is no word of this tokenizer, whose words have 50"):
         tokenizer.decode(ByteSpelling(20).rows(["film"]))

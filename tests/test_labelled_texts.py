@@ -149,11 +149,32 @@ def test_lists_are_not_evaluated_by_a_model_of_one_class(tmp_path, flags):
         ([[0.0, 1.0], "b"], r"a.json, example 2: the label 'b' is not a list of 2 numbers, as others are"),
         ([["a"], []], "a.json: the lists name the class 'a' alone: add examples of another class"),
         ([[], []], "a.json: the lists name no class: add examples of another class"),
+        ([[0, 1], [1, 0]], "a.json: every text has the same classes: add others, or write 0.0 and 1.0 for flags"),
     ],
 )
 def test_a_mistake_in_a_list_of_labels_is_one_error(tmp_path, flags, labels, message):
     with pytest.raises(ValueError, match=message):
         run_glue.main([*flags, "--train_file", write_json(tmp_path / "a.json", labels), "--do_train"])
+
+
+def test_flags_are_refused_where_names_have_no_order(tmp_path, flags):
+    train, validation = write_json(tmp_path / "a.json", SETS), write_json(tmp_path / "b.json", as_flags(SETS))
+    words = [*flags, "--train_file", train, "--validation_file", validation, "--do_train", "--do_eval"]
+    with pytest.raises(ValueError, match="b.json, example 1: a list of numbers, but the train file has names, which"):
+        run_glue.main(words)
+    run_glue.main([*words, "--label_names", ",".join(NAMES)])
+
+
+def test_predictions_are_read_back_as_they_were_written(tmp_path, flags):
+    texts = ["a\rfilm", "the plot,\nthe cast"]
+    lines = [json.dumps({"text": each, "label": names}) for each, names in zip(texts, SETS, strict=False)]
+    (tmp_path / "a.json").write_text("\n".join(lines), encoding="utf-8")
+    content = predictions_csv(tmp_path / "a.json", None, [[each] for each in texts], ['["long"]', "[]"], ["{}", "{}"])
+    (tmp_path / "b.csv").write_bytes(content.encode())
+    config = AutoConfig.for_model("bert", id2label=dict(enumerate(NAMES)), problem_type="multi_label_classification")
+    names = {"model_name_or_path": "m", "output_dir": "o", "do_eval": True, "validation_file": str(tmp_path / "b.csv")}
+    _, data = run_glue.load_data(run_glue.GlueArguments(**names), config)
+    assert data["validation"]["text"][:] == texts and data["validation"]["label"][:] == SETS[:2]
 
 
 def test_flags_for_another_number_of_classes_are_refused(tmp_path, flags):
@@ -215,13 +236,28 @@ def metric(tmp_path):
     return write
 
 
-def test_a_metric_of_ones_own_is_the_main_score(tmp_path, flags, metric):
+def test_a_metric_of_ones_own_stands_beside_the_others(tmp_path, flags, metric):
     file = write_csv(tmp_path / "a.csv", ["ok", "bad", "so so", "ok"])
     words = ["--train_file", file, "--validation_file", file, "--do_train", "--do_eval"]
     results = run_glue.main([*flags, *words, "--metric_name", metric("wrong / 4")])
     assert results["eval_wrong"] == 1 - results["eval_accuracy"]
-    scores = [name for name in results if name.startswith("eval_")]
-    assert scores[:2] == ["eval_wrong", "eval_accuracy"]
+    assert next(name for name in results if name.startswith("eval_")) == "eval_accuracy"
+
+
+def test_a_metric_that_has_no_number_is_left_out_of_the_results(tmp_path, flags, metric, capsys):
+    file = write_csv(tmp_path / "a.csv", ["ok", "bad", "so so", "ok"])
+    words = ["--train_file", file, "--validation_file", file, "--do_train", "--do_eval"]
+    results = run_glue.main([*flags, *words, "--metric_name", metric("float('nan')")])
+    assert "eval_wrong" not in results and "eval_accuracy" in results
+    assert "{'wrong': nan} is no number, so it is left out" in capsys.readouterr().out
+
+
+def test_a_metric_of_another_content_makes_another_run(tmp_path, flags, metric):
+    file = write_csv(tmp_path / "a.csv", ["ok", "bad"] * 4)
+    words = [*flags, "--train_file", file, "--validation_file", file, "--do_train", "--do_eval"]
+    run_glue.main([*words, "--metric_name", metric("wrong / 8")])
+    with pytest.raises(ValueError, match="metric data"):
+        run_glue.main([*words, "--metric_name", metric("wrong / 4"), "--resume"])
 
 
 @pytest.mark.parametrize(
@@ -242,7 +278,7 @@ def test_a_metric_that_suits_no_labels_is_an_error_before_the_work(tmp_path, fla
 def test_a_metric_that_is_nowhere_is_one_error(tmp_path, flags):
     file = write_csv(tmp_path / "a.csv", ["ok", "bad"])
     words = ["--train_file", file, "--validation_file", file, "--do_train", "--do_eval"]
-    with pytest.raises(ValueError, match="^--metric_name none.py: .*: give a metric of the Hub by its name, or its"):
+    with pytest.raises(ValueError, match="^--metric_name none.py cannot be loaded .*: give its file, or its name on"):
         run_glue.main([*flags, *words, "--metric_name", "none.py"])
 
 
@@ -250,6 +286,7 @@ def test_a_metric_that_is_nowhere_is_one_error(tmp_path, flags):
     ("more", "message"),
     [
         (["--do_predict", "--test_file", "a.csv"], "--metric_name scores a validation file: give --do_eval, or"),
+        (["--do_train", "--train_file", "a.csv"], "--metric_name scores a validation file: give --do_eval, or"),
         (["--do_eval", "--task_name", "rte"], "--metric_name is for your own files, and not for --task_name rte"),
     ],
 )
@@ -303,7 +340,8 @@ def test_objects_with_other_columns_have_empty_cells(tmp_path):
     rows = [{"text": "a", "tags": ["x"], "n": 1}, {"text": "b", "more": None}]
     (tmp_path / "a.json").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     content = predictions_csv(tmp_path / "a.json", None, [["a"], ["b"]], ["ok", "bad"], ["0.9", "0.8"])
-    assert content == 'text,tags,n,more,prediction,score\na,"[""x""]",1,,ok,0.9\nb,,,,bad,0.8\n'
+    lines = ["text,tags,n,more,prediction,score", 'a,"[""x""]",1,,ok,0.9', "b,,,,bad,0.8", ""]
+    assert content == "\r\n".join(lines)
 
 
 def test_a_test_file_that_was_changed_during_the_run_is_an_error(tmp_path):
@@ -319,3 +357,13 @@ def test_a_column_that_predictions_add_is_refused_before_the_work(tmp_path, flag
     words = ["--model_name_or_path", str(tmp_path / "out"), "--output_dir", str(tmp_path / "again"), "--do_predict"]
     with pytest.raises(ValueError, match="b.csv:2: the column score has a name that predictions.csv adds: rename it"):
         run_glue.main([*words, "--test_file", test])
+
+
+def test_a_finished_run_that_is_resumed_keeps_its_predictions(tmp_path, flags):
+    train, test = write_csv(tmp_path / "a.csv", ["ok", "bad"] * 2), write_csv(tmp_path / "b.csv", [""] * 3)
+    words = [*flags, "--train_file", train, "--do_train", "--save_strategy", "steps", "--save_steps", "1"]
+    run_glue.main([*words, "--test_file", test, "--do_predict", "--save_outputs"])
+    before = {path.name for path in (tmp_path / "out").iterdir() if path.is_file()}
+    run_glue.main([*words, "--resume"])
+    after = {path.name for path in (tmp_path / "out").iterdir() if path.is_file()}
+    assert after == before and any(name.startswith("outputs-") for name in after)

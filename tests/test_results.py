@@ -11,6 +11,7 @@ from elmo_gpt_bert.training import launching, runs
 from elmo_gpt_bert.training.cards import score_table
 from elmo_gpt_bert.training.errors import FileError, InputError
 from elmo_gpt_bert.training.files import new_file, new_folder
+from elmo_gpt_bert.training.output_folder import note_results
 from elmo_gpt_bert.training.results import (
     count_samples,
     describe_results,
@@ -156,13 +157,15 @@ def test_the_files_of_one_script_go_when_another_overwrites_its_folder(run, tmp_
     out = tmp_path / "out"
     out.mkdir()
     names = ["predictions.tsv", "nbest_predictions.json", "outputs-1.safetensors"]
-    for name in [*names, "notes.txt"]:
+    of_user = ["RTE.tsv", "accuracy.png", "notes.txt", "predictions.json"]
+    for name in [*names, *of_user]:
         (out / name).touch()
+    note_results(out, *names)
     args = run(overwrite_output_dir=True)
     assert type(args) is Arguments
     with launching.lock_output_folder(args):
         launching.remove_earlier_results(args, launching.make_accelerator(args))
-    assert [path.name for path in out.iterdir()] == ["notes.txt"]
+    assert sorted(path.name for path in out.iterdir()) == of_user  # whatever they are called
 
 
 def test_a_run_that_fails_before_its_first_file_leaves_nothing_that_refuses_the_next(run, tmp_path):

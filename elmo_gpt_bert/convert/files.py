@@ -43,7 +43,8 @@ def command_line(convert: Callable[..., None], argv: list[str] | None) -> None:
         default = None if NoneType in get_args(kind) else parameter.default
         flag = HfArg(help=text) if default is parameter.empty else HfArg(help=text, default=default)
         fields.append((parameter.name, kind, flag))
-    args = parse_fields(make_dataclass("Arguments", fields, kw_only=True), argv)
+    description = inspect.getmodule(convert).__doc__.splitlines()[0]
+    args = parse_fields(make_dataclass("Arguments", fields, kw_only=True), argv, description)
 
     def run() -> None:
         try:

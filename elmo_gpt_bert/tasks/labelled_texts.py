@@ -7,6 +7,7 @@ for each class.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -34,6 +35,7 @@ Label = str | list[str] | list[float]  # of a row of a file: a name or a number,
 TEXT_COLUMNS = Parameter("text_columns", "text_column_names")
 LABEL_COLUMN = Parameter("label_column", "label_column_name")
 PROBLEM_TYPE = Parameter("problem_type")
+LABEL_NAMES = Parameter("label_names")
 ENDINGS = (".csv", ".tsv", ".json", ".jsonl")
 DEFAULT_TEXT_COLUMNS = (PAIR, ("sentence",), ("text",))
 ADDED_COLUMNS = ("prediction", "score")  # of predictions.csv
@@ -67,12 +69,13 @@ def read_files(
     if len({"text_pair" in row for part in parts.values() for _, row in part}) > 1:
         raise InputError("some of the files have one text for each example, others two: give all of them the same")
     multi_label = _is_multi_label(parts, files, problem_type, config)
-    if label_names is not None:
+    has_order = label_names is not None or "train" not in parts or any(map(_are_flags, train_labels))
+    if "train" in parts and multi_label:
+        labels = label_names or _find_labels_of_lists(train_labels, files["train"])
+    elif label_names is not None:
         labels = label_names
     elif "train" not in parts:
         labels = () if config.num_labels == 1 else tuple(config.id2label.values())
-    elif multi_label:
-        labels = _find_labels_of_lists(train_labels, files["train"])
     else:
         labels = _find_labels(train_labels, problem_type, files["train"])
     text = PAIR if "text_pair" in next(iter(parts.values()))[0][1] else ("sentence",)
@@ -80,6 +83,12 @@ def read_files(
     task = GlueTask("", text, labels, ("glue", scores), multi_label=multi_label)
     for split in parts.keys() - {"test"}:
         for number, row in parts[split]:
+            if _are_flags(row["label"]) and not has_order:
+                raise InputError(
+                    f"{files[split]}, example {number}: a list of numbers, but the train file has names, which are in "
+                    "no order: write names here, too, or give ",
+                    LABEL_NAMES,
+                )
             row["label"] = _read_label(row["label"], task, f"{files[split]}, example {number}", label_names)
     data = {split: to_dataset([row for _, row in part], files[split]) for split, part in parts.items()}
     return task, DatasetDict(data)
@@ -147,6 +156,9 @@ def _text_columns(row: dict, path: Path) -> tuple[str, ...]:
 
 def _value(name: str, value: object, where: str) -> Label:
     """The `value` of the column `name`: a text, or a label without white space around it."""
+    if name == "label" and isinstance(value, str) and value.startswith("["):
+        with contextlib.suppress(ValueError):  # a class of that name, or a list as predictions.csv has it
+            value = json.loads(value)
     if name == "label" and isinstance(value, list):
         return _list_of_labels(value, where)
     if not isinstance(value, (str, int, float)):
@@ -189,6 +201,14 @@ def _find_labels_of_lists(labels: list[Label], file: str) -> tuple[str, ...]:
             )
     names = {name for label in labels for name in ([label] if isinstance(label, str) else label)}
     names = {str(number) for number in range(len(flags[0]))} if flags else names
+    if (
+        len(names) > 1
+        and len({frozenset(label) if isinstance(label, list) else label for label in labels}) == 1
+        and not flags
+    ):
+        raise InputError(
+            f"{file}: every text has the same classes: add others, or write 0.0 and 1.0 for flags of classes"
+        )
     if len(names) < 2:
         classes = f"the class {shown(*names)} alone" if names else "no class"
         raise InputError(f"{file}: the lists name {classes}: add examples of another class")
@@ -295,11 +315,12 @@ def predictions_csv(
     """
     rows = [row for _, row in islice(read_rows(path, ENDINGS), len(predictions))]
     names = list(dict.fromkeys(name for row in rows for name in row))
-    now = [[str(row.get(name)) for name in text_columns or _text_columns(row, path)] for row in rows]
+    columns = text_columns or _text_columns(rows[0], path)
+    now = [[str(row.get(name)) for name in columns] for row in rows]
     if now != [list(row) for row in texts]:
         raise FileError(f"{path} was changed during the run: repeat the command to predict what it holds now")
     content = io.StringIO(newline="")
-    writer = csv.writer(content, lineterminator="\n")
+    writer = csv.writer(content)  # lines end with \r\n, so that a \r inside a cell is quoted, too
     writer.writerow([*names, *ADDED_COLUMNS[: 1 if scores is None else 2]])
     added = zip(predictions) if scores is None else zip(predictions, scores, strict=True)
     for row, values in zip(rows, added, strict=True):

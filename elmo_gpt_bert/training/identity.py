@@ -46,7 +46,7 @@ FREE |= {"state_cache", "ddp_timeout", "preprocessing_num_workers", "corpus_dir"
 FREE |= {"per_device_train_batch_size", "gradient_accumulation_steps", "gradient_checkpointing"}
 # Arguments that name files, whose content counts.
 FILES = {"model_name_or_path", "tokenizer_name", "data_dir", "train_file", "validation_file", "test_file", "data_file"}
-FILES |= {"dataset_name", "dataset_config_name", "ensemble"}
+FILES |= {"dataset_name", "dataset_config_name", "ensemble", "metric_name"}
 # Fields of a configuration that the states of its base model do not depend on.
 UNRELATED = ("architectures", "auto_map", "dtype", "id2label", "label2id", "problem_type", "transformers_version")
 # Fields of a configuration that no result depends on.

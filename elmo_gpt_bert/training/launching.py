@@ -43,6 +43,7 @@ from elmo_gpt_bert.training.output_folder import (
     DIVERGED,
     HALF_WRITTEN,
     METRICS,
+    RESULTS,
     SEED,
     matching_folders,
     remove_curves,
@@ -98,7 +99,7 @@ def _locked(output: Path, args: RunArguments) -> Iterator[None]:
 
 def _is_bookkeeping(path: Path) -> bool:
     """Whether a file in the output folder is of no use without others: a lock, as of a corpus, or a note of a run."""
-    return path.name == BATCH or path.name.endswith(".lock")
+    return path.name in (RESULTS, BATCH) or path.name.endswith(".lock")
 
 
 @contextlib.contextmanager

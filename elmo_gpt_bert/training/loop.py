@@ -184,7 +184,8 @@ class _Training:
             move_schedule(self.scheduler, restored.update)
             accelerator.print(f"resumed from {self.checkpoints.path(restored.update)}")
         start_trackers(args, accelerator)
-        remove_earlier_results(args, accelerator)
+        if self.progress.update < self.total:  # otherwise they are those of this run
+            remove_earlier_results(args, accelerator)
         self.bar = tqdm(initial=self.progress.update, total=self.total, desc="train", disable=not sys.stderr.isatty())
 
     def print_plan(self) -> None:

@@ -1,6 +1,7 @@
 """The files in a run's output folder, which of them another run in the same folder replaces, and their checksums.
 
 OUTPUT_DIR/metrics.json, predictions*.*, outputs-*.safetensors     results
+OUTPUT_DIR/.results.txt                                            the names of the files of results, a line each
 OUTPUT_DIR/.batch.json                                             the batch that the run began with, until its end
 OUTPUT_DIR/log.jsonl, curves.png                                   the lines of the log, with --report_to curves
 OUTPUT_DIR/runs/                                                   TensorBoard's files
@@ -20,6 +21,7 @@ from elmo_gpt_bert.training.files import file_digest, remove_folder, sha256, syn
 
 METRICS = "metrics.json"
 DIVERGED = ".diverged.json"
+RESULTS = ".results.txt"
 BATCH = ".batch.json"
 LOG, CURVES = "log.jsonl", "curves.png"
 TENSORBOARD = ("runs/events.out.tfevents.*", "runs/*/events.out.tfevents.*", "runs/*/hparams.yml")
@@ -40,15 +42,30 @@ def matching_folders(output: Path, name: re.Pattern) -> list[Path]:
     return [path for path in output.glob("*") if path.is_dir() and name.fullmatch(path.name)]
 
 
+def note_results(output: Path, *names: str) -> None:
+    """Adds names to the folder's list of files of results.
+
+    Call it before the files are written: then a later run finds all files of a run that was killed.
+    """
+    if names:
+        with (output / RESULTS).open("a", encoding="utf-8") as file:
+            file.writelines(f"{name}\n" for name in names)
+
+
 def files_of(output: Path, *names: re.Pattern) -> list[str]:
-    """The names of the files in `output` that match one of these, sorted."""
-    files = [path.name for path in output.glob("*") if path.is_file()]
-    return sorted(name for name in files if any(pattern.fullmatch(name) for pattern in names))
+    """The names of a run's files of results that match one of these, sorted.
+
+    A file that no run has listed is the user's, whatever its name is.
+    """
+    path = output / RESULTS
+    listed = set(path.read_text(encoding="utf-8", errors="replace").splitlines()) if path.is_file() else ()
+    matching = sorted(name for name in listed if any(pattern.fullmatch(name) for pattern in names))
+    return [name for name in matching if (output / name).is_file()]
 
 
 def remove_results(output: Path, *kinds: re.Pattern, keep: Path | None = None) -> None:
     """Removes scores, predictions and saved outputs, and the folders whose names match one of `kinds`, but `keep`."""
-    for name in (METRICS, *files_of(output, PREDICTION_FILES, PICTURES, OUTPUT_FILES)):
+    for name in (METRICS, *files_of(output, PREDICTION_FILES, PICTURES, OUTPUT_FILES), RESULTS):
         (output / name).unlink(missing_ok=True)
     for path in [path for kind in kinds for path in matching_folders(output, kind)]:
         if path != keep:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 
 LOWER_IS_BETTER = {"loss", "perplexity", "bits_per_byte"}
+# Measures of errors that --metric_name may add.
+LOWER_IS_BETTER |= {"mse", "rmse", "mae", "mape", "wer", "cer", "hamming_loss", "brier_score", "log_loss"}
 PREDICTED_CLASSES = "predicted_classes"  # how many classes the model predicts; with 1 it has collapsed
 # Values of metrics that are not scores, such as SQuAD's numbers of questions, and the thresholds of its best scores.
 NOT_SCORES = {"total", "HasAns_total", "NoAns_total", "best_exact_thresh", "best_f1_thresh", PREDICTED_CLASSES}

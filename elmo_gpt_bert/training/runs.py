@@ -45,10 +45,12 @@ from elmo_gpt_bert.training.output_folder import (
     OUTPUT_FILES,
     PICTURES,
     PREDICTION_FILES,
+    RESULTS,
     SEED,
     damage,
     files_of,
     matching_folders,
+    note_results,
 )
 from elmo_gpt_bert.training.processes import join_processes, on_main
 from elmo_gpt_bert.training.reporting import create_repository, move_model, print_results, push, write_results
@@ -243,6 +245,7 @@ def _write_outputs(
     if args.save_outputs:
         save_outputs(evaluation.outputs, task.features[split], task.model.config.id2label, output)
     files = task.write(split, evaluation.predictions) if writes_predictions else {}
+    note_results(output, *files)
     for name, content in files.items():
         write_bytes(output / name, content if isinstance(content, bytes) else content.encode())
 
@@ -346,7 +349,7 @@ def remove_all_but_results(folder: Path, keep_card: bool = False) -> None:
 
     Its scores, outputs and curves stay, and with `keep_card` the model card. Of seeds, only the best has one.
     """
-    kept = {METRICS, DIVERGED, LOG, CURVES, *files_of(folder, PREDICTION_FILES, PICTURES, OUTPUT_FILES)}
+    kept = {METRICS, DIVERGED, RESULTS, LOG, CURVES, *files_of(folder, PREDICTION_FILES, PICTURES, OUTPUT_FILES)}
     kept |= {"README.md"} if keep_card else set()
     for path in folder.iterdir():
         if path.is_dir() and path.name not in ("runs", "wandb"):
@@ -378,7 +381,8 @@ def _move_best_run(
     card = (output if was_moved else folder) / "README.md"
     text = card.read_text(encoding="utf-8") if card.is_file() else None
     if not was_moved:
-        staying = {METRICS, "README.md", ".lock", LOG, CURVES, *files_of(folder, OUTPUT_FILES)}
+        staying = {METRICS, RESULTS, "README.md", ".lock", LOG, CURVES, *files_of(folder, OUTPUT_FILES)}
+        note_results(output, *files_of(folder, PREDICTION_FILES, PICTURES))
         move_model([path for path in folder.iterdir() if path.is_file() and path.name not in staying], output)
     if text is not None:  # the user may have removed it
         write_text(output / "README.md", with_spread(text, best, spread, runs[best], len(runs)))

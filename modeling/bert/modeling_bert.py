@@ -148,6 +148,8 @@ class ZooBertSelfAttention(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         states = project(self, hidden_states, read)
         query, key, value = (split_heads(each, self.head_dim) for each in states)  # (B, A, Q, D), (B, A, T, D) twice
+        if cache is not None and place is None:
+            raise ValueError("a cache holds the states of all layers: give the layer's `place`, as the encoder does")
         if cache is not None:
             key, value = cache.update(key, value, place)  # (B, A, P + T, D)
         kwargs |= {"dropout": self.dropout.p if self.training else 0.0, "scaling": self.scaling}
@@ -232,13 +234,13 @@ class ZooBertEncoder(nn.Module):
         self,
         hidden_states: torch.Tensor,  # (B, T, H)
         attention_mask: torch.Tensor | None = None,  # over pairs of tokens, as transformers' functions create it
-        encoder_hidden_states: torch.Tensor | None = None,
         read: torch.Tensor | None = None,  # (B, Q) the columns of the only tokens that the last layer computes
         cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        if encoder_hidden_states is not None:
-            raise ValueError(f"encoder_hidden_states: {NO_DECODER}")
+        refused = ("encoder_hidden_states", "encoder_attention_mask", "past_key_values")
+        if given := [name for name in refused if kwargs.get(name) is not None]:
+            raise ValueError(f"{', '.join(given)}: {NO_DECODER}")
         check_places(cache, len(self.layer), "num_hidden_layers")
         last, (last_mask, read) = len(self.layer) - 1, mask_of_queries(attention_mask, read)
         for place, layer in enumerate(self.layer):

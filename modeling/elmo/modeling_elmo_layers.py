@@ -266,8 +266,9 @@ def _pack(mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]
     it; and the number of rows that have a word at each step, on the CPU.
     """
     rows = Sentences.of(mask, boundaries=0)
-    words = rows.tokens()[0] - 2  # (N,) the word that each step reads
-    return rows.places[words], rows.slots[1][words], rows.sizes.cpu()
+    forward, backward = rows.slots  # (N,) each: the step that reads each word
+    words = forward.argsort()  # (N,) the word that each step reads
+    return rows.places[words], backward[words], rows.sizes.cpu()
 
 
 def _run_packed(layer: nn.RNNBase, states: torch.Tensor, packing: tuple[torch.Tensor, ...]) -> torch.Tensor:

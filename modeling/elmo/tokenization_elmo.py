@@ -328,6 +328,10 @@ class ElmoTokenizer(PreTrainedTokenizer):
         words = self.convert_ids_to_tokens(ids, skip_special_tokens)
         return words if isinstance(words, str) else self.convert_tokens_to_string(words)
 
+    def get_special_tokens_mask(self, token_ids_0, token_ids_1=None, already_has_special_tokens=False) -> list[int]:
+        """1 for padding, 0 for words. transformers' own asks each row for one number."""
+        return [int(not any(row)) for row in [*to_py_obj(token_ids_0), *to_py_obj(token_ids_1 or [])]]
+
     def word_targets(self, words: Sequence[str]) -> list[int]:
         """The labels of the language model: each word's number in vocab.txt, or that of <UNK>."""
         if self.targets is None:

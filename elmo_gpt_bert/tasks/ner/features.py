@@ -339,12 +339,18 @@ def predicted_tags(
     return predictions if scheme is None else [convert_tags(tags, scheme) for tags in predictions]
 
 
-def speaks_iob1(predictions: list[list[str]]) -> bool:
-    """Whether most entities of these predictions begin with I.
+def speaks_iob1(predictions: list[list[str]], references: list[list[str]]) -> bool:
+    """Whether most entities that begin where one of their type does begin with I.
 
-    Names of tags do not tell: many checkpoints that learned the IOB1 of CoNLL-2003 have B and I for each type.
+    Names of tags do not tell: many checkpoints that learned the IOB1 of CoNLL-2003 have B and I for each type. Other
+    predictions do not tell either: a model that has learned little begins entities anyhow.
     """
-    first = Counter(tag[0] for tags in predictions for before, tag in pairwise(["O", *tags]) if starts(before, tag))
+    first = Counter()
+    for tags, right in zip(predictions, references, strict=True):
+        begins = (starts(before, tag) for before, tag in pairwise(["O", *right]))
+        first.update(
+            tag[0] for tag, wanted, begin in zip(tags, right, begins, strict=True) if begin and tag[2:] == wanted[2:]
+        )
     return first["I"] > first["B"] and first.keys() <= {"B", "I"}
 
 
