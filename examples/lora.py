@@ -9,9 +9,9 @@ with the classifier. OUTPUT_DIR receives the adapter, metrics.json with its scor
 the model that it belongs to. `load_adapter` refuses any other.
 """
 
+import argparse
 import importlib
 import json
-import sys
 from pathlib import Path
 
 import torch
@@ -47,7 +47,10 @@ def load_adapter(folder: str | Path, base: str) -> PreTrainedModel:
 
 
 def main(argv: list[str] | None = None) -> dict[str, float]:
-    name, *words = sys.argv[1:] if argv is None else argv
+    parser = argparse.ArgumentParser("examples/lora.py", description=__doc__.splitlines()[0])
+    parser.add_argument("script", choices=ARGUMENTS, help="whose data, features and scores are used")
+    parser.add_argument("flags", nargs=argparse.REMAINDER, help="of the script")
+    name, words = vars(parser.parse_args(argv)).values()
     script = importlib.import_module(name)
     args = parse_arguments(getattr(script, ARGUMENTS[name]), words)
     set_seed(args.seed)
