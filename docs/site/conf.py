@@ -29,7 +29,12 @@ def setup(app):
 
 
 def indent_examples(app, what, name, obj, options, lines):
-    """Blocks of code between Markdown's fences, as transformers writes them, become blocks of reStructuredText."""
+    """Blocks of code between Markdown's fences, as transformers writes them, become blocks of reStructuredText.
+
+    A method that wraps one of transformers' has its docstring, which stands in their documentation.
+    """
+    if getattr(obj, "__module__", "").startswith("transformers."):
+        lines.clear()
     text = re.sub(r"^```python\n(.*?)^```$", _indent, "\n".join(lines), flags=re.DOTALL | re.MULTILINE)
     lines[:] = text.split("\n")
 
