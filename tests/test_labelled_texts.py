@@ -367,3 +367,15 @@ def test_a_finished_run_that_is_resumed_keeps_its_predictions(tmp_path, flags):
     run_glue.main([*words, "--resume"])
     after = {path.name for path in (tmp_path / "out").iterdir() if path.is_file()}
     assert after == before and any(name.startswith("outputs-") for name in after)
+
+
+def test_an_ensemble_of_one_class_and_of_any_number_is_refused(tmp_path, flags):
+    lists, words = write_json(tmp_path / "a.json", SETS), write_csv(tmp_path / "b.csv", list(NAMES))
+    test = ["--test_file", write_csv(tmp_path / "c.csv", [""] * 2), "--do_predict"]
+    for name, file in (("several", lists), ("one", words)):
+        out = ["--output_dir", str(tmp_path / name)]
+        run_glue.main([*flags, "--train_file", file, "--do_train", *test, "--save_outputs", *out])
+    ensemble = ["--ensemble", f"{tmp_path / 'one'},{tmp_path / 'several'}", "--output_dir", str(tmp_path / "mean")]
+    model = ["--model_name_or_path", str(tmp_path / "one"), "--max_seq_length", "32"]
+    with pytest.raises(ValueError, match="several was trained on the labels .*multi_label_classification.*, .*one on"):
+        run_glue.main([*model, *test, *ensemble])

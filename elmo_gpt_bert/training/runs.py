@@ -223,11 +223,18 @@ def _build_compute(task: Task, args: RunArguments, accelerator: Accelerator) -> 
         average,
         folders=members(args.ensemble, args.output_dir),
         model_name=args.model_name_or_path,
-        id2label=task.model.config.id2label,
+        id2label=_meaning_of_outputs(task.model),
     )
     for features in task.features.values():
         mean(features)
     return mean
+
+
+def _meaning_of_outputs(model: PreTrainedModel) -> dict[int | str, str]:
+    """The labels of a model; with any number of them for a text, also that word, so that no ensemble mixes both."""
+    if model.config.problem_type != "multi_label_classification":
+        return model.config.id2label
+    return {"problem_type": model.config.problem_type} | {str(n): name for n, name in model.config.id2label.items()}
 
 
 def _write_outputs(
@@ -243,7 +250,7 @@ def _write_outputs(
         return
     output = Path(args.output_dir)
     if args.save_outputs:
-        save_outputs(evaluation.outputs, task.features[split], task.model.config.id2label, output)
+        save_outputs(evaluation.outputs, task.features[split], _meaning_of_outputs(task.model), output)
     files = task.write(split, evaluation.predictions) if writes_predictions else {}
     note_results(output, *files)
     for name, content in files.items():
