@@ -25,6 +25,7 @@ import run_glue
 from benchmarks import bert, elmo, gpt, gpu, growth, measure, precision, scripts, squad, start
 from benchmarks.__main__ import DEFAULT_SETTINGS, ROWS, main
 from benchmarks.measure import Contest, DifferentResults, Side
+from elmo_gpt_bert import starting
 from elmo_gpt_bert.tasks.squad.features import make_windows
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.runs import command as command_of_run
@@ -254,7 +255,7 @@ def test_the_json_file_holds_every_line_of_the_table(tmp_path, capsys):
 def test_an_unknown_row_is_one_clear_error(capsys):
     with pytest.raises(SystemExit):
         main(["bert-huge"])
-    names = "bert, elmo, gpt, attention, overhead, gpu, base-sst2"
+    names = "bert, elmo, gpt, attention, overhead, serving, gpu, base-sst2"
     assert f"no row is called bert-huge; there are {names}" in capsys.readouterr().err
 
 
@@ -408,6 +409,7 @@ def _forked(monkeypatch):
         def work() -> None:
             os.chdir(cwd)
             os.environ.update(env)
+            starting.BEGAN = time.perf_counter()  # as in a process of its own
             command_of_run(lambda: run_glue.main(flags))
 
         (status,) = {*wait(fork(work, processes))}

@@ -210,5 +210,5 @@ def test_a_classifier_learns_from_a_chinese_csv_file_and_predicts(data, tmp_path
         "output_dir": tmp_path / "predictions",
     }
     run_glue.main(["--do_predict", *flags_of(values)])
-    lines = (tmp_path / "predictions" / "predictions.csv").read_text(encoding="utf-8").splitlines()
-    assert [line.split(",")[:2] for line in lines[1:]] == [[text, label] for label, text in new]
+    with (tmp_path / "predictions" / "predictions.csv").open(encoding="utf-8", newline="") as file:
+        assert [(row["prediction"], row["text"]) for row in csv.DictReader(file)] == [tuple(each) for each in new]
