@@ -38,6 +38,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -308,9 +309,9 @@ class Classification(Task):
         if not self.glue_task.multi_label:
             probabilities, classes = logits.softmax(-1).max(-1)
             return [self.names[index] for index in classes], [f"{value:.4f}" for value in probabilities]
-        rows = [dict(zip(self.names, row, strict=True)) for row in logits.sigmoid().tolist()]
-        predictions = [[name for name, value in row.items() if value > 0.5] for row in rows]
-        scores = [{name: round(value, 4) for name, value in row.items()} for row in rows]
+        predictions = [list(compress(self.names, row)) for row in (logits > 0).tolist()]
+        rounded = [[round(value, 4) for value in row] for row in logits.sigmoid().tolist()]
+        scores = [dict(zip(self.names, row, strict=True)) for row in rounded]
         return [[json.dumps(value, ensure_ascii=False) for value in values] for values in (predictions, scores)]
 
 

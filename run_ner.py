@@ -219,12 +219,12 @@ class Tagging(Task):
         features, examples = self.features[split], self.data[split]
         references = examples["tags"][: len(predictions)]
         scores = entity_scores(predictions, references)
-        as_named = predicted_tags(outputs, features, examples, self.names, None)
-        if not self.trains and speaks_iob1(as_named, references):
-            PartialState().print(f"{split}: the model's entities begin with I, so the loss is measured in IOB1")
-            labels = labels_in_iob1(features, examples, self.names)
-        else:
-            labels = features["labels"]
+        labels = features["labels"]
+        if not self.trains:
+            as_named = predicted_tags(outputs, features, examples, self.names, None)
+            if speaks_iob1(as_named, references):
+                PartialState().print(f"{split}: the model's entities begin with I, so the loss is measured in IOB1")
+                labels = labels_in_iob1(features, examples, self.names)
         labels = labels[: len(outputs["logits"])]
         losses = [
             torch.nn.functional.cross_entropy(torch.from_numpy(logits), torch.tensor(row), reduction="sum").item()

@@ -66,13 +66,13 @@ def by_onnx(model: PreTrainedModel, batch: Batch) -> Classify:
     return lambda batch: session.run(None, {name: batch[name].numpy() for name in names})
 
 
-def serve(convert: Callable[[PreTrainedModel, Batch], Classify], rows: int, pairs: int = BATCHES) -> Build:
+def serve(convert: Callable[[PreTrainedModel, Batch], Classify], rows: int) -> Build:
     """Logits of batches of so many sentences of SST-2's dev set."""
 
     def build(precision: str, baseline_precision: str, tiny: bool, device: torch.device) -> Contest:
         if device != CPU:
             raise ValueError(f"the rows of serving are measured on the CPU, and not on {device}")
-        sequences = draw_sequences(draw_lengths("sst2-dev", rows * pairs), tiny)
+        sequences = draw_sequences(draw_lengths("sst2-dev", rows * BATCHES), tiny)
         batches = [pad(sequences[start : start + rows]) for start in range(0, len(sequences), rows)]
         models = make_models("ForSequenceClassification", "base", tiny, dropout=0.0)
 
@@ -82,7 +82,7 @@ def serve(convert: Callable[[PreTrainedModel, Batch], Classify], rows: int, pair
 
             def run(index: int) -> object:
                 with inference(precision):
-                    return classify(batches[index % pairs])
+                    return classify(batches[index % BATCHES])
 
             def check() -> Outputs:
                 with inference(precision):
@@ -95,8 +95,8 @@ def serve(convert: Callable[[PreTrainedModel, Batch], Classify], rows: int, pair
             side(STOCK, baseline_precision),
             f"{rows} x sst2-dev, padded {padding(batches):.2f}x",
             tolerance(precision, baseline_precision),
-            Need("products", lambda index: classifier_flop(models[OURS].config, batches[index % pairs])),
-            tokens=lambda index: sum(lengths_of(batches[index % pairs])),
+            Need("products", lambda index: classifier_flop(models[OURS].config, batches[index % BATCHES])),
+            tokens=lambda index: sum(lengths_of(batches[index % BATCHES])),
         )
 
     return build

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import AutoConfig, AutoModelForTokenClassification, AutoTokenizer, PreTrainedTokenizerFast
 
 import run_ner
+from elmo_gpt_bert.tasks.ner.features import speaks_iob1
 from elmo_gpt_bert.training import loop
 from tests.glue_sample import VOCABULARY, write_model, write_vocabulary
 from tests.hub_server import HubServer
@@ -273,3 +274,11 @@ def test_the_loss_of_a_checkpoint_that_speaks_iob1_is_measured_in_iob1(tmp_path,
     second = run_ner.main([*again, *data, "--output_dir", str(tmp_path / "again")])
     assert second["eval_loss"] == pytest.approx(first["eval_loss"]) and second["eval_f1"] == 1
     assert "validation: the model's entities begin with I, so the loss is measured in IOB1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["", "-PER"])
+def test_a_word_that_a_model_misses_does_not_hide_that_it_speaks_iob1(kind):
+    begin, inside = f"B{kind}", f"I{kind}"
+    references = [["O", begin, "O", begin, inside, "O", begin]]
+    assert speaks_iob1([["O", inside, "O", inside, inside, "O", "O"]], references)
+    assert not speaks_iob1([["O", begin, "O", begin, inside, "O", "O"]], references)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import importlib.util
 import json
 import os
 import sys
@@ -100,6 +101,13 @@ def test_the_next_command_reads_texts_as_training_has():
 def test_a_command_starts_the_script_and_not_the_program_that_calls_it(monkeypatch, program, start):
     monkeypatch.setattr(sys, "argv", [program])
     assert start_of_script("run_glue") == start
+
+
+def test_a_notebook_of_an_installation_is_told_the_installed_command(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/notebook/launcher.py"])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)  # the scripts lie inside the package
+    assert start_of_script("run_glue") == "zoo-run-glue"
+    assert start_of_script("extract", module="elmo_gpt_bert.analysis.extraction") == "zoo-extract"
 
 
 def test_metrics_json_holds_results_recipe_versions_and_hardware(finished):

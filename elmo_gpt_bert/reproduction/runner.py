@@ -108,12 +108,9 @@ class Step:
     @property
     def command(self) -> list[str]:
         """As a user types it, in a checkout or, if the table was started as `zoo-reproduce`, in an installation."""
-        is_installed = (
-            start_of_script(self.row.script).startswith(COMMAND) or importlib.util.find_spec("run_glue") is None
-        )
-        if not is_installed or not self.row.is_run:
+        name = start_of_script(self.row.script)
+        if not name.startswith(COMMAND) or not self.row.is_run:
             return self.command_with("python", f"{self.row.script}.py")
-        name = f"{COMMAND}{self.row.script.replace('_', '-')}"
         start = [*self.launcher, "-m", f"{SCRIPTS}.{self.row.script}"] if self.launcher else [name]
         return [*start, *self.arguments]
 

@@ -192,23 +192,22 @@ def _find_labels_of_lists(labels: list[Label], file: str) -> tuple[str, ...]:
     A label that is no list is one class. Raises ValueError where the lists differ in length, or name fewer than two
     classes.
     """
-    flags = [label for label in labels if _are_flags(label)]
-    for number, label in enumerate(labels, start=1):
-        if flags and (isinstance(label, str) or len(label) not in (0, len(flags[0]))):
+    flags = next(filter(_are_flags, labels), None)
+    if flags is not None:
+        for number, label in enumerate(labels, start=1):
+            if isinstance(label, str) or len(label) not in (0, len(flags)):
+                raise InputError(
+                    f"{file}, example {number}: the label {shown(label)} is not a list of {len(flags)} numbers, as "
+                    "others are: one for each class"
+                )
+        names = {str(number) for number in range(len(flags))}
+    else:
+        classes_of_texts = {frozenset(_names(label)) for label in labels}
+        names = {name for classes in classes_of_texts for name in classes}
+        if len(classes_of_texts) == 1 and len(names) > 1:
             raise InputError(
-                f"{file}, example {number}: the label {shown(label)} is not a list of {len(flags[0])} numbers, as "
-                "others are: one for each class"
+                f"{file}: every text has the same classes: add others, or write 0.0 and 1.0 for flags of classes"
             )
-    names = {name for label in labels for name in ([label] if isinstance(label, str) else label)}
-    names = {str(number) for number in range(len(flags[0]))} if flags else names
-    if (
-        len(names) > 1
-        and len({frozenset(label) if isinstance(label, list) else label for label in labels}) == 1
-        and not flags
-    ):
-        raise InputError(
-            f"{file}: every text has the same classes: add others, or write 0.0 and 1.0 for flags of classes"
-        )
     if len(names) < 2:
         classes = f"the class {shown(*names)} alone" if names else "no class"
         raise InputError(f"{file}: the lists name {classes}: add examples of another class")
@@ -218,6 +217,11 @@ def _find_labels_of_lists(labels: list[Label], file: str) -> tuple[str, ...]:
 def _are_flags(label: Label) -> bool:
     """Whether a label is a list of 0.0 and 1.0 for each class."""
     return isinstance(label, list) and isinstance(next(iter(label), None), float)
+
+
+def _names(label: str | list[str]) -> list[str]:
+    """The names of a text's classes: a label that is no list is one class."""
+    return [label] if isinstance(label, str) else label
 
 
 def _find_labels(labels: list[str], problem_type: str | None, file: str) -> tuple[str, ...]:
@@ -270,8 +274,7 @@ def _read_label(
             )
         return [name for name, flag in zip(task.labels, label, strict=True) if flag]
     if task.multi_label:
-        names = [label] if isinstance(label, str) else label
-        return [_read_name(name, task, where, of_numbers) for name in names]
+        return [_read_name(name, task, where, of_numbers) for name in _names(label)]
     return _read_name(label, task, where, of_numbers) if task.labels else to_number(label, where)
 
 

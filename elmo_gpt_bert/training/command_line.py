@@ -4,6 +4,7 @@ This module imports only the standard library and errors.py, so that scripts wit
 """
 
 import contextlib
+import importlib.util
 import os
 import shlex
 import signal
@@ -55,10 +56,12 @@ def program() -> str:
 def start_of_script(name: str, module: str | None = None) -> str:
     """How a user starts the script of that name: "python run_glue.py" or, in an installation, "zoo-run-glue".
 
+    In an installation the scripts are modules of this package, and no module is called run_glue.
+
     A command that is no script has its `module`: "python -m elmo_gpt_bert.analysis.extraction", or "zoo-extract".
     """
     this = Path(sys.argv[0])
-    if this.name.startswith(COMMAND):
+    if this.name.startswith(COMMAND) or importlib.util.find_spec("run_glue") is None:
         return f"{COMMAND}{name.replace('_', '-')}"
     if module is not None:
         return f"python -m {module}"

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError
+from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter
 from elmo_gpt_bert.training.files import load_tensors, save_tensors
 from elmo_gpt_bert.training.identity import digest
 from elmo_gpt_bert.training.output_folder import METRICS, SEED, note_results
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 
 SHAPES = ".shapes"
+ENSEMBLE, OUTPUT_DIR, SAVE_OUTPUTS = map(Parameter, ("ensemble", "output_dir", "save_outputs"))
 NOT_INPUTS = {"labels", "cached_at"}  # columns that a model's outputs do not depend on
 
 
@@ -58,7 +59,7 @@ def save_outputs(outputs: Outputs, data_set: Dataset, id2label: dict[int, str], 
     tensors = {name: np.concatenate([array.ravel() for array in arrays]) for name, arrays in outputs.items()}
     shapes = {name + SHAPES: np.array([array.shape for array in arrays], int) for name, arrays in outputs.items()}
     metadata = {"id2label": json.dumps(id2label, sort_keys=True), "versions": json.dumps(versions())}
-    remedy = "Make room, choose another --output_dir, or leave --save_outputs out"
+    remedy = ("Make room, choose another ", OUTPUT_DIR, ", or leave ", SAVE_OUTPUTS, " out")
     name = outputs_file_name(data_set)
     note_results(folder, name)
     save_tensors(tensors | shapes, folder / name, metadata, remedy)
@@ -76,17 +77,18 @@ def members(ensemble: str, output_dir: str) -> list[Path]:
     for name in ensemble.split(","):
         paths = [name] if os.path.isdir(name) else sorted(filter(os.path.isdir, glob.glob(name)))
         if not paths:
-            raise MissingFileError(f"--ensemble {ensemble}: there is no folder {name!r}")
+            raise MissingFileError(ENSEMBLE, f" {ensemble}: there is no folder {name!r}")
         folders += [_best_seed(Path(path)) for path in paths if path == name or not _was_replaced(Path(path))]
     if len(folders) < 2:
-        problem = "is one run" if folders else "has only runs that --max_restarts replaced"
-        raise InputError(f"--ensemble {ensemble} {problem}: give two or more, with commas between them")
+        replaced = ("has only runs that ", Parameter("max_restarts"), " replaced")
+        problem = "is one run" if folders else replaced
+        raise InputError(ENSEMBLE, f" {ensemble} ", problem, ": give two or more, with commas between them")
     places = [folder.resolve() for folder in folders]
     for number, (folder, place) in enumerate(zip(folders, places, strict=True)):
         if place in places[:number]:
-            raise InputError(f"--ensemble {ensemble} has the run {folder} twice")
+            raise InputError(ENSEMBLE, f" {ensemble} has the run {folder} twice")
         if Path(output_dir).resolve() in (place, place.parent):
-            raise InputError(f"--output_dir {output_dir} holds {folder}, a run of --ensemble: choose another")
+            raise InputError(OUTPUT_DIR, f" {output_dir} holds {folder}, a run of ", ENSEMBLE, ": choose another")
     return folders
 
 
@@ -122,8 +124,9 @@ def average(data_set: Dataset, folders: list[Path], model_name: str, id2label: d
         tensors, labels = _read(folder / name, len(data_set))
         if labels != model_labels:
             raise InputError(
-                f"--ensemble: {folder} was trained on the labels {labels}, {model_name} on {model_labels}: only "
-                "outputs for the same labels in the same order can be averaged"
+                ENSEMBLE,
+                f": {folder} was trained on the labels {labels}, {model_name} on {model_labels}: only outputs for the "
+                "same labels in the same order can be averaged",
             )
         first_tensors = first_tensors or tensors
         _check_shapes(tensors, folder, first_tensors, folders[0])
@@ -138,14 +141,16 @@ def _read(path: Path, examples: int) -> tuple[dict[str, np.ndarray], str]:
     """(tensors, id2label of the model as JSON). Raises OSError if the file is missing or damaged."""
     if not path.is_file():
         raise MissingFileError(
-            f"--ensemble: {path.parent} has no outputs for these {examples:,} examples: it was run on other data, "
-            "with another tokenizer, --max_seq_length or --max_*_samples, or without --save_outputs"
+            ENSEMBLE,
+            f": {path.parent} has no outputs for these {examples:,} examples: it was run on other data, with another "
+            "tokenizer, ",
+            (Parameter("max_seq_length"), " or ", Parameter("max_*_samples"), ", or without ", SAVE_OUTPUTS),
         )
     try:
         tensors, metadata = load_tensors(path)
         return tensors, metadata["id2label"]
     except (ValueError, KeyError) as error:
-        raise FileError(f"{path}: {error}. Copy it again, or repeat its run with --save_outputs") from error
+        raise FileError(f"{path}: {error}. Copy it again, or repeat its run with ", SAVE_OUTPUTS) from error
 
 
 def _check_shapes(
@@ -158,8 +163,9 @@ def _check_shapes(
             pairs = enumerate(zip_longest(shapes.tolist(), first_shapes.tolist()))
             number, (shape, first_shape) = next((number, pair) for number, pair in pairs if pair[0] != pair[1])
             raise InputError(
-                f"--ensemble: the {name.removesuffix(SHAPES)} for example {number} have the shape {shape} in {folder} "
-                f"and {first_shape} in {first_folder}: only outputs of the same shapes can be averaged"
+                ENSEMBLE,
+                f": the {name.removesuffix(SHAPES)} for example {number} have the shape {shape} in {folder} "
+                f"and {first_shape} in {first_folder}: only outputs of the same shapes can be averaged",
             )
 
 

@@ -23,7 +23,7 @@ from accelerate import PartialState
 from datasets import DatasetDict
 from datasets.fingerprint import generate_random_fingerprint
 
-from elmo_gpt_bert.metrics.entities import starts
+from elmo_gpt_bert.metrics.entities import OUTSIDE, split_tag, starts
 from elmo_gpt_bert.tasks.columns import BREAK, DOCUMENT
 from elmo_gpt_bert.tasks.features import report_known_words
 from elmo_gpt_bert.tasks.ner.data import convert_tags, count_entities, entity_types, label_names
@@ -347,10 +347,10 @@ def speaks_iob1(predictions: list[list[str]], references: list[list[str]]) -> bo
     """
     first = Counter()
     for tags, right in zip(predictions, references, strict=True):
-        begins = (starts(before, tag) for before, tag in pairwise(["O", *right]))
-        first.update(
-            tag[0] for tag, wanted, begin in zip(tags, right, begins, strict=True) if begin and tag[2:] == wanted[2:]
-        )
+        for tag, (before, wanted) in zip(tags, pairwise(["O", *right]), strict=True):
+            (prefix, kind), (_, wanted_kind) = split_tag(tag), split_tag(wanted)
+            if starts(before, wanted) and prefix not in OUTSIDE and kind == wanted_kind:
+                first[prefix] += 1
     return first["I"] > first["B"] and first.keys() <= {"B", "I"}
 
 
