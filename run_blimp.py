@@ -37,7 +37,6 @@ from typing import ClassVar, Literal
 import numpy as np
 from datasets import DatasetDict
 from transformers import AutoModelForMaskedLM
-from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert.tasks.features import choose_head
 from elmo_gpt_bert.tasks.minimal_pairs import (
@@ -52,7 +51,7 @@ from elmo_gpt_bert.tasks.minimal_pairs import (
     read_file,
     read_folder,
 )
-from elmo_gpt_bert.training.arguments import PathOrName, PositiveInt, RunArguments
+from elmo_gpt_bert.training.arguments import PositiveInt, RunArguments, flag
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.loading import load_config, load_model, load_tokenizer, positions
@@ -67,14 +66,13 @@ class BlimpArguments(RunArguments):
 
     only_evaluates: ClassVar[bool] = True
 
-    attn_implementation: str | None = HfArg(default="eager", help="eager, the fastest for short sentences, sdpa, ...")
-    do_eval: bool = HfArg(default=True, help="score the pairs, which is all that this script does")
-    data_dir: PathOrName | None = HfArg(default=None, help="folder of BLiMP's files")
-    data_file: PathOrName | None = HfArg(default=None, help="your own file of pairs")
-    max_eval_samples: PositiveInt | None = HfArg(default=None, help="score only this many pairs, the first")
-    pll: Literal["original", "within_word_l2r"] = HfArg(
-        default="original",
-        help="what is masked while a masked model predicts a token: it alone, or also the tokens after it in its word",
+    attn_implementation: str | None = flag("eager", "eager, the fastest for short sentences, sdpa, ...")
+    do_eval: bool = flag(True, "score the pairs, which is all that this script does")
+    data_dir: str | None = flag(None, "folder of BLiMP's files")
+    data_file: str | None = flag(None, "your own file of pairs")
+    max_eval_samples: PositiveInt | None = flag(None, "score only this many pairs, the first")
+    pll: Literal["original", "within_word_l2r"] = flag(
+        "original", "what is masked with a token that a masked model predicts: nothing, or what follows in its word"
     )
 
     def __post_init__(self) -> None:

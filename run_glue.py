@@ -45,7 +45,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
-from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert import metrics
 from elmo_gpt_bert.tasks.glue import (
@@ -62,7 +61,7 @@ from elmo_gpt_bert.tasks.glue import (
 )
 from elmo_gpt_bert.tasks.labelled_texts import MULTI_LABEL, predictions_csv, read_files
 from elmo_gpt_bert.tasks.rows import hub_version, listed
-from elmo_gpt_bert.training.arguments import DATA_PAIRS, OWN_DATA, DataArguments, Pair, PathOrName, one_of
+from elmo_gpt_bert.training.arguments import DATA_PAIRS, OWN_DATA, DataArguments, OneWay, Pair, flag, one_of
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.loading import check_length, load_config, load_model, load_tokenizer
@@ -77,7 +76,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 
-FOR_OWN_FILES = ("text_column_names", "label_column_name", "label_names", "metric_name")
+FOR_OWN_FILES = "text_column_names label_column_name label_names metric_name problem_type"  # flags
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,44 +85,33 @@ class GlueArguments(DataArguments):
 
     pairs: ClassVar[tuple[Pair, ...]] = (
         *DATA_PAIRS,
-        Pair(OWN_DATA, "task_name data_dir", about=" ".join((*FOR_OWN_FILES, "problem_type"))),
+        Pair(OWN_DATA, "task_name data_dir", about=FOR_OWN_FILES),
+        Pair("task_name", FOR_OWN_FILES),
+        OneWay("do_train", "problem_type", lambda args: not args.do_train),
+        OneWay("do_eval", "metric_name", lambda args: not args.do_eval),
     )
 
     flags_of_use: ClassVar[tuple[str, ...]] = (*DataArguments.flags_of_use, "text_column_names", "label_column_name")
 
-    task_name: Annotated[str, one_of(EVERY_TASK)] | None = HfArg(
-        default=None, help=f"one of {', '.join(TASKS)}; {', '.join(DIAGNOSTICS)} test a model trained on mnli"
+    task_name: Annotated[str, one_of(EVERY_TASK)] | None = flag(
+        None, f"one of {', '.join(TASKS)}; {', '.join(DIAGNOSTICS)} test a model trained on mnli"
     )
-    data_dir: PathOrName | None = HfArg(
-        default=None, help="the task's folder as it was published, or the folder above it"
+    problem_type: Literal["regression", "single_label_classification", "multi_label_classification"] | None = flag(
+        None, "what to train on your own file; default: what its labels look like"
     )
-    train_file: PathOrName | None = HfArg(default=None, help="your own csv, tsv or json file")
-    problem_type: Literal["regression", "single_label_classification", "multi_label_classification"] | None = HfArg(
-        default=None,
-        help="what to train on your own train file; default: regression if its labels have decimals, "
-        "multi_label_classification if some are lists",
+    text_column_names: str | None = flag(
+        None, "in your own files: one, or two as in a,b; default: sentence, text, ..."
     )
-    text_column_names: str | None = HfArg(
-        default=None, help="in your own files: one, or two with a comma between them; default: sentence, text, ..."
-    )
-    label_column_name: str | None = HfArg(default=None, help="in your own files; default: label")
-    metric_name: str | None = HfArg(
-        default=None,
-        help="for your own files, one more metric: a module of `evaluate`, by its name on the Hub or its file",
-    )
-    label_names: str | None = HfArg(
-        default=None, help="for your own files, the names of the model's class 0, 1 and so on, as in negative,positive"
+    label_column_name: str | None = flag(None, "in your own files; default: label")
+    metric_name: str | None = flag(None, "for your own files, one more metric: a module of `evaluate` by name or file")
+    label_names: str | None = flag(
+        None, "for your own files, the names of the model's classes, as in negative,positive"
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        has_files = any([self.train_file, self.validation_file, self.test_file])
-        if (self.task_name is not None) == has_files:
-            raise InputError("give either --task_name or --train_file, --validation_file, --test_file")
         if self.task_name is not None:
             self._check_task()
-        elif self.data_dir is not None:
-            raise InputError("--data_dir holds the data of a task: give its --task_name")
         elif self.text_column_names is not None and not re.fullmatch("[^,]+(,[^,]+)?", self.text_column_names):
             raise InputError(f"--text_column_names must be one column or two, as in a,b, not {self.text_column_names}")
         label_column = self.label_column_name or "label"
@@ -135,12 +123,6 @@ class GlueArguments(DataArguments):
             raise InputError(f"--label_names {self.label_names} must be two or more different names, as in a,b")
         if self.label_names is not None and self.problem_type == "regression":
             raise InputError("--label_names are those of classes, and --problem_type regression has none")
-        if self.metric_name is not None and not self.do_eval:
-            raise InputError("--metric_name scores a validation file: give --do_eval, or leave it out")
-        if self.problem_type is not None and not (self.train_file and self.do_train):
-            raise InputError(
-                "--problem_type says what to train on a --train_file; a task, or a trained model, has its own"
-            )
 
     @property
     def names(self) -> tuple[str, ...] | None:
@@ -170,16 +152,11 @@ class GlueArguments(DataArguments):
 
     def _check_task(self) -> None:
         if self.task_name in DIAGNOSTICS and self.do_train:
-            raise InputError(
-                f"--task_name {self.task_name} has no data to train on: train on mnli, and give that model as "
-                "--model_name_or_path, with --do_train false"
-            )
+            remedy = "train on mnli, and give that model, with --do_train false"
+            raise InputError(f"--task_name {self.task_name} has no data to train on: {remedy}")
         for split in self.splits:
             if split not in EVERY_TASK[self.task_name].splits:
                 raise InputError(f"--task_name {self.task_name} has no {split} split")
-        for name in FOR_OWN_FILES:
-            if getattr(self, name) is not None:
-                raise InputError(f"--{name} is for your own files, and not for --task_name {self.task_name}")
 
 
 def load_data(args: GlueArguments, config: PreTrainedConfig) -> tuple[GlueTask, DatasetDict]:

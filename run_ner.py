@@ -40,7 +40,6 @@ import torch
 from accelerate import Accelerator, PartialState
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoModel, AutoModelForTokenClassification
-from transformers.hf_argparser import HfArg
 
 import modeling
 from elmo_gpt_bert.metrics.entities import entity_scores
@@ -63,7 +62,7 @@ from elmo_gpt_bert.training.arguments import (
     ModelSource,
     OneWay,
     Pair,
-    PathOrName,
+    flag,
     public_arguments,
 )
 from elmo_gpt_bert.training.batches import IGNORED
@@ -95,56 +94,35 @@ class NerArguments(DataArguments):
         *DATA_PAIRS,
         Pair("data_dir", "dataset_name dataset_config_name", about=COLUMNS),
         Pair(OWN_DATA, "data_dir dataset_name dataset_config_name", about=COLUMNS),
-        OneWay("do_train", "tag_scheme", lambda args: not args.do_train),
+        Pair("data_dir dataset_name", "tag_names"),
+        OneWay("do_train", "tag_scheme features", lambda args: not args.do_train),
     )
 
     flags_of_use: ClassVar[tuple[str, ...]] = (*DataArguments.flags_of_use, "document_context", *COLUMNS.split())
 
-    dataset_name: PathOrName | None = HfArg(default=None, help="data set on the Hub, e.g. lhoestq/conll2003")
-    dataset_config_name: PathOrName | None = HfArg(default=None, help="its configuration, where it has several")
-    data_dir: PathOrName | None = HfArg(
-        default=None, help="folder with train.txt, valid.txt, test.txt, or eng.train, ..."
+    dataset_name: str | None = flag(None, "data set on the Hub, e.g. lhoestq/conll2003")
+    dataset_config_name: str | None = flag(None, "its configuration, where it has several")
+    text_column_name: str | None = flag(None, "column of the words; a number for CoNLL columns, -1 for the last")
+    label_column_name: str | None = flag(None, "column of the tags")
+    tag_names: str | None = flag(None, "names of tags that are numbers, in their order, as in O,B-PER,I-PER")
+    data_scheme: Literal["iob1", "iob2", "bioes"] | None = flag(
+        None, "of the data's tags; default: the one that they fit"
     )
-    train_file: PathOrName | None = HfArg(default=None, help="your own file of CoNLL columns or JSON lines")
-    text_column_name: str | None = HfArg(
-        default=None, help="column of the words; for CoNLL columns its number, 1 for the first, -1 for the last"
-    )
-    label_column_name: str | None = HfArg(default=None, help="column of the tags")
-    tag_names: str | None = HfArg(
-        default=None, help="names of tags that are numbers, in their order, as in O,B-PER,I-PER"
-    )
-    data_scheme: Literal["iob1", "iob2", "bioes"] | None = HfArg(
-        default=None, help="scheme of the data's tags; default: the one that they fit"
-    )
-    tag_scheme: Literal["iob2", "bioes"] = HfArg(default="iob2", help="scheme of the tags that the model learns")
-    document_context: bool = HfArg(
-        default=False, help="fill --max_seq_length with the sentences around each one in its document"
-    )
+    tag_scheme: Literal["iob2", "bioes"] = flag("iob2", "scheme of the tags that the model learns")
+    document_context: bool = flag(False, "fill --max_seq_length with the sentences around each one in its document")
     features: (
         Literal[
             "embeddings", "second_to_last", "last", "weighted_sum_last_four", "concat_last_four", "weighted_sum_all"
         ]
         | None
-    ) = HfArg(
-        default=None,
-        help="train a BiLSTM on these states of the model, whose weights stay frozen; --config_overrides sets the "
-        "BiLSTM's rnn_size, rnn_layers and dropout, and with freeze_encoder=false trains the model, too",
+    ) = flag(
+        None,
+        "train a BiLSTM on these states of the frozen model; --config_overrides sets rnn_size, rnn_layers, dropout",
     )
-    state_cache: PathOrName | None = HfArg(
-        default=None, aliases=["--feature_cache"], help="folder that keeps the states of a frozen model for later runs"
-    )
+    state_cache: str | None = flag(None, "folder that keeps a frozen model's states for later runs")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        has_files = any([self.train_file, self.validation_file, self.test_file])
-        if [self.dataset_name is not None, self.data_dir is not None, has_files].count(True) != 1:
-            raise InputError(
-                "give the data by one of --dataset_name, --data_dir, or --train_file, --validation_file, --test_file"
-            )
-        if self.tag_names is not None and not has_files:
-            raise InputError("--tag_names are those of numbers in your own files")
-        if self.features is not None and not self.do_train:
-            raise InputError("--features is for training: a trained tagger has the features that it was trained on")
         if self.text_column_name is not None and self.text_column_name == self.label_column_name:
             raise InputError(f"--text_column_name and --label_column_name are both {self.text_column_name}")
 

@@ -39,7 +39,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from accelerate import Accelerator, PartialState
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining
-from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert.tasks.features import candidate_heads, reads_words
 from elmo_gpt_bert.tasks.pretraining.bilm import BiLM, change_vocabulary, start_size
@@ -56,11 +55,12 @@ from elmo_gpt_bert.training.arguments import (
     PAIRS,
     NonNegativeFloat,
     NonNegativeInt,
+    OneWay,
     Pair,
-    PathOrName,
     PositiveInt,
     RunArguments,
     Share,
+    flag,
 )
 from elmo_gpt_bert.training.batches import count_workers, padding_options
 from elmo_gpt_bert.training.errors import InputError
@@ -97,69 +97,47 @@ class PretrainingArguments(RunArguments):
     pairs: ClassVar[tuple[Pair, ...]] = (
         *PAIRS,
         Pair("train_file", "dataset_name dataset_config_name", about="text_column"),
+        OneWay("final_seq_length", "final_share", lambda args: args.final_seq_length is None),
     )
     next_command: ClassVar[str] = (
         "{vectors} --model_name_or_path {output} --text_file FILE --output_dir {output}-vectors"
     )
 
-    tokenizer_name: PathOrName | None = HfArg(
-        default=None,
-        help="folder, Hub id or vocab.txt; default: the model's; with a config JSON, one is made from the text",
+    tokenizer_name: str | None = flag(
+        None, "folder, Hub id or vocab.txt; default: the model's, or one made from the text"
     )
-    do_lower_case: bool = HfArg(
-        default=True,
-        help="convert text to lower case, with a vocab.txt or a tokenizer that is made; saved tokenizers have their "
-        "own setting",
+    do_lower_case: bool = flag(True, "convert text to lower case, for a vocab.txt or a new tokenizer")
+    do_train: bool = flag(True, "train on the text; false only evaluates the model")
+    report_to: str = flag("curves", "trackers that draw curves, as in the other scripts")
+    do_eval: bool = flag(True, "measure the perplexity of held-out text")
+    train_file: str | None = flag(None, "files of text to train on, as in a.txt,b.jsonl or 'books/*.txt.xz'")
+    validation_file: str | None = flag(None, "files of held-out text")
+    dataset_name: str | None = flag(None, "a data set on the Hub to train on, instead of files")
+    dataset_config_name: str | None = flag(None, "its configuration")
+    text_column: str = flag("text", "column with the text, of JSON lines, csv, parquet and data sets")
+    documents: Literal["blank_lines", "files"] = flag("blank_lines", "what separates the documents of plain text")
+    sentences: Literal["split", "lines"] = flag("split", "whether lines are split into sentences, or each line is one")
+    validation_split_percentage: NonNegativeFloat | None = flag(
+        None, "percentage of held-out documents; 1 without --validation_file"
     )
-    do_train: bool = HfArg(default=True, help="train on the text; false only evaluates the model")
-    report_to: str = HfArg(default="curves", help="trackers that draw curves, as in the other scripts")
-    do_eval: bool = HfArg(default=True, help="measure the perplexity of held-out text")
-    train_file: str | None = HfArg(
-        default=None, help="files of text to train on, as in a.txt,b.jsonl or 'books/*.txt.xz'"
+    corpus_dir: str | None = flag(None, "folder of the text's tokens, old or new; default: OUTPUT_DIR/corpus")
+    preprocessing_num_workers: PositiveInt | None = flag(
+        None, "processes that read text; default: one a processor core"
     )
-    validation_file: str | None = HfArg(default=None, help="files of held-out text")
-    dataset_name: str | None = HfArg(default=None, help="a data set on the Hub to train on, instead of files")
-    dataset_config_name: str | None = HfArg(default=None, help="its configuration")
-    text_column: str = HfArg(default="text", help="column with the text, of JSON lines, csv, parquet and data sets")
-    documents: Literal["blank_lines", "files"] = HfArg(
-        default="blank_lines", help="what separates the documents of plain text"
+    objective: Literal["masked_lm", "causal_lm", "bilm"] | None = flag(None, "default: what the model has a head for")
+    max_seq_length: PositiveInt | None = flag(None, "tokens of a row, or steps of a biLM; default: 128, or 20")
+    final_seq_length: PositiveInt | None = flag(None, "tokens of a row in the last updates; 512 in BERT's paper")
+    final_share: Share = flag(0.1, "share of the updates that read rows of --final_seq_length")
+    segments: Literal["full_sentences", "document_sentences", "next_sentence"] = flag(
+        "full_sentences",
+        "a masked LM's rows: sentences of any documents, or of one, or pairs for BERT's second objective",
     )
-    sentences: Literal["split", "lines"] = HfArg(
-        default="split", help="whether lines are split into sentences, or each line is one"
-    )
-    validation_split_percentage: NonNegativeFloat | None = HfArg(
-        default=None, help="percentage of the documents that are held out; default: 1 without --validation_file"
-    )
-    corpus_dir: PathOrName | None = HfArg(
-        default=None, help="folder of the text's tokens, written if it is new; default: OUTPUT_DIR/corpus"
-    )
-    preprocessing_num_workers: PositiveInt | None = HfArg(
-        default=None, help="processes that convert text to tokens; default: one for each processor core"
-    )
-    objective: Literal["masked_lm", "causal_lm", "bilm"] | None = HfArg(
-        default=None, help="what is learned; default: what the model has a head for"
-    )
-    max_seq_length: PositiveInt | None = HfArg(
-        default=None, help="tokens of a row, or steps of a biLM's truncated back-propagation; default: 128, or 20"
-    )
-    final_seq_length: PositiveInt | None = HfArg(
-        default=None, help="tokens of a row in the last updates; 512 in BERT's paper"
-    )
-    final_share: Share = HfArg(default=0.1, help="share of the updates that read rows of --final_seq_length")
-    segments: Literal["full_sentences", "document_sentences", "next_sentence"] = HfArg(
-        default="full_sentences",
-        help="a masked LM's rows: sentences of any documents, of one document, or pairs for BERT's second objective",
-    )
-    mlm_probability: Share = HfArg(default=0.15, help="share of the tokens that a masked LM predicts")
-    mask_share: Share = HfArg(default=0.8, help="share of the predicted tokens that [MASK] replaces")
-    random_share: Share = HfArg(
-        default=0.1, help="share of the predicted tokens that random ones replace; others stay"
-    )
-    whole_word_mask: bool = HfArg(default=False, help="predict all tokens of a word or none")
-    batch_ramp_steps: NonNegativeInt = HfArg(
-        default=0, help="number of updates over which the batch rises to its full size"
-    )
-    max_eval_samples: PositiveInt | None = HfArg(default=None, help="evaluate on the first rows only, this many")
+    mlm_probability: Share = flag(0.15, "share of the tokens that a masked LM predicts")
+    mask_share: Share = flag(0.8, "share of the predicted tokens that [MASK] replaces")
+    random_share: Share = flag(0.1, "share of the predicted tokens that random ones replace; others stay")
+    whole_word_mask: bool = flag(False, "predict all tokens of a word or none")
+    batch_ramp_steps: NonNegativeInt = flag(0, "number of updates over which the batch rises to its full size")
+    max_eval_samples: PositiveInt | None = flag(None, "evaluate on the first rows only, this many")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -189,13 +167,8 @@ class PretrainingArguments(RunArguments):
     def _check_length_of_run(self) -> None:
         if self.final_seq_length is not None and self.max_steps <= 0:
             raise InputError("--final_seq_length begins after a share of the updates: give their number, --max_steps")
-        if self.final_seq_length is None and self.final_share != PretrainingArguments.final_share:
-            raise InputError(f"--final_share {self.final_share} is the share of --final_seq_length: give that, too")
         if self.final_seq_length is not None and self.final_share == 0:
-            raise InputError(
-                "--final_share 0 leaves no update for --final_seq_length: leave both out or, where a recipe has them, "
-                "give --final_seq_length the length of --max_seq_length"
-            )
+            raise InputError("--final_share 0 leaves no update for --final_seq_length: leave both out")
 
 
 @dataclass
@@ -326,8 +299,7 @@ def choose_objective(config: PreTrainedConfig, args: PretrainingArguments) -> st
         raise InputError(f"--objective {args.objective}: {type(config).__name__} learns {' or '.join(possible)}")
     if args.objective == "causal_lm" and "masked_lm" in possible and not getattr(config, "is_decoder", True):
         raise InputError(
-            "--objective causal_lm: the model sees the words that it is to predict: give --config_overrides "
-            "is_decoder=true, too"
+            "--objective causal_lm: the model sees the next words: add --config_overrides is_decoder=true"
         )
     return args.objective or possible[0]
 
@@ -335,9 +307,7 @@ def choose_objective(config: PreTrainedConfig, args: PretrainingArguments) -> st
 def check_flags(kind: str, args: PretrainingArguments) -> None:
     """Raises ValueError for flags that mean nothing for the objective."""
     if kind == "bilm" and (args.batch_ramp_steps or args.final_seq_length):
-        raise InputError(
-            "each row of a biLM continues from update to update: leave out --batch_ramp_steps and --final_seq_length"
-        )
+        raise InputError("each row of a biLM continues: leave out --batch_ramp_steps and --final_seq_length")
     for name in MASKING if kind != "masked_lm" else ():
         value = getattr(args, name)
         if value != getattr(PretrainingArguments, name):
@@ -374,18 +344,12 @@ def build_task(
 
 def _check_needs_no_evaluation(args: PretrainingArguments) -> None:
     """Raises ValueError for flags that need held-out text."""
-    needs = {
-        "load_best_model_at_end": args.load_best_model_at_end,
-        "early_stopping_patience": args.early_stopping_patience,
-        "seeds": args.seeds > 1,
-        "max_restarts": args.max_restarts,
-        "do_train false": not args.do_train,
-    }
-    if flags := [name for name, is_given in needs.items() if is_given]:
-        raise InputError(
-            f"--{flags[0]} needs held-out text, and no document is held out: give --validation_file, or a larger "
-            "--validation_split_percentage"
-        )
+    names = ("load_best_model_at_end", "early_stopping_patience", "seeds", "max_restarts")
+    flags = [name for name in names if getattr(args, name) != getattr(PretrainingArguments, name)]
+    if flags or not args.do_train:
+        flags = [*flags, "do_train false"]
+        remedy = "give --validation_file, or a larger --validation_split_percentage"
+        raise InputError(f"--{flags[0]} needs held-out text, and no document is held out: {remedy}")
 
 
 def build_objective(

@@ -34,7 +34,7 @@ import json
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -43,7 +43,6 @@ import numpy as np
 from accelerate import PartialState
 from datasets import DatasetDict
 from transformers import AutoModelForQuestionAnswering
-from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert import metrics
 from elmo_gpt_bert.tasks.rows import hub_version, total
@@ -55,9 +54,10 @@ from elmo_gpt_bert.training.arguments import (
     DATA_PAIRS,
     DataArguments,
     NonNegativeInt,
+    OneWay,
     Pair,
-    PathOrName,
     PositiveInt,
+    flag,
     public_arguments,
 )
 from elmo_gpt_bert.training.errors import InputError
@@ -82,6 +82,7 @@ class SquadArguments(DataArguments):
     pairs: ClassVar[tuple[Pair, ...]] = (
         *DATA_PAIRS,
         Pair("data_dir", "dataset_name"),
+        OneWay("version_2_with_negative", "null_score_diff_threshold", lambda args: not args.version_2_with_negative),
         Pair(
             "train_file validation_file validation_split_percentage",  # no folder has the questions of a --test_file
             "data_dir dataset_name",
@@ -98,29 +99,21 @@ class SquadArguments(DataArguments):
         "null_score_diff_threshold",
     )
 
-    dataset_name: PathOrName | None = HfArg(default=None, help="data set on the Hub, e.g. rajpurkar/squad")
-    data_dir: PathOrName | None = HfArg(default=None, help="folder with train-v1.1.json and dev-v1.1.json, or -v2.0")
-    train_file: PathOrName | None = HfArg(
-        default=None, help="your own file: SQuAD's JSON, or one question a line (.jsonl)"
+    dataset_name: str | None = flag(None, "data set on the Hub, e.g. rajpurkar/squad")
+    version_2_with_negative: bool = flag(False, "SQuAD 2.0: some questions have no answer")
+    max_seq_length: int = flag(384, "tokens of question and context together, in one window")
+    doc_stride: NonNegativeInt = flag(128, "tokens that two neighbouring windows share")
+    max_query_length: PositiveInt = flag(64, "tokens of a question; longer ones are cut")
+    locate_answers: bool = flag(False, "look for answers that are not at their answer_start, as in CMRC 2018")
+    metric: Literal["squad", "cmrc2018"] = flag(
+        "squad", "the official scorer; cmrc2018 counts Chinese characters, for DRCD, too"
     )
-    version_2_with_negative: bool = HfArg(default=False, help="SQuAD 2.0: some questions have no answer")
-    max_seq_length: int = HfArg(default=384, help="tokens of question and context together, in one window")
-    doc_stride: NonNegativeInt = HfArg(default=128, help="tokens that two neighbouring windows share")
-    max_query_length: PositiveInt = HfArg(default=64, help="tokens of a question; longer ones are cut")
-    locate_answers: bool = HfArg(
-        default=False,
-        help="look for answers that are not at their answer_start: the nearest place where the text occurs; for CMRC "
-        "2018, where those that occur nowhere have -1: they are scored, and not learned",
-    )
-    metric: Literal["squad", "cmrc2018"] = HfArg(
-        default="squad", help="the official scorer; cmrc2018 counts Chinese characters, and is for DRCD, too"
-    )
-    n_best_size: PositiveInt = HfArg(default=20, help="answers for each question in nbest_predictions.json")
-    max_answer_length: PositiveInt = HfArg(default=30, help="tokens of an answer")
-    null_score_diff_threshold: float | None = HfArg(
-        default=None,
-        help="predict '' where 'no answer' scores more than this above the best answer; default: 0 or, for the test "
-        "file of a run that evaluates, the threshold with the best F1 on the validation set",
+    n_best_size: PositiveInt = flag(20, "answers for each question in nbest_predictions.json")
+    max_answer_length: PositiveInt = flag(30, "tokens of an answer")
+    null_score_diff_threshold: float | None = flag(
+        None,
+        "predict '' where 'no answer' scores more than this above the best answer; default: 0, or the best on the "
+        "validation set",
     )
 
     def repeated_flags(self, results: Mapping[str, float]) -> dict[str, Any]:
@@ -132,10 +125,6 @@ class SquadArguments(DataArguments):
         super().__post_init__()
         if self.do_predict and self.test_file is None:
             raise InputError("--do_predict answers the questions of a --test_file: give one")
-        if self.null_score_diff_threshold is not None and not self.version_2_with_negative:
-            raise InputError(
-                "--null_score_diff_threshold is for questions without answers: add --version_2_with_negative"
-            )
         if self.metric == "cmrc2018" and self.version_2_with_negative:
             raise InputError("--metric cmrc2018 is for questions with answers: leave --version_2_with_negative out")
 
@@ -171,23 +160,14 @@ def load_data(args: SquadArguments) -> DatasetDict:
 class Answering(Task):
     """Questions whose answers are spans of a context; in SQuAD 2.0 some have no answer.
 
+    args: of the run
     windows: the windows of each split
-    version_2: whether a question may have no answer
-    metric: the official scorer, squad or cmrc2018
-    n_best_size: how many answers to a question are written
-    max_answer_length: the tokens that an answer may have
-    threshold: "" is predicted where "no answer" scores more than this above the best answer; None: 0 or, for the test
-        set, `best_threshold`
-    best_threshold: the threshold with the best F1 on the validation set
+    best_threshold: the threshold with the best F1 on the validation set, which the test set has unless one is given
     """
 
-    windows: dict[str, Windows]
-    version_2: bool
-    metric: str
-    n_best_size: int
-    max_answer_length: int
-    threshold: float | None
-    best_threshold: float = 0.0
+    args: SquadArguments
+    windows: dict[str, Windows] = field(default_factory=dict, init=False)
+    best_threshold: float = field(default=0.0, init=False)
 
     writes_validation = True
 
@@ -208,17 +188,16 @@ class Answering(Task):
         """The answers to all questions whose windows are in `outputs`."""
         windows = self.windows[split].head(len(outputs["start_logits"]))
         examples = self.data[split].select(range(windows.question[-1] + 1))
-        threshold = None
-        if self.version_2:
-            tuned = self.best_threshold if split == "test" else 0.0
-            threshold = tuned if self.threshold is None else self.threshold
-        return find_answers(examples, windows, outputs, self.n_best_size, self.max_answer_length, threshold)
+        threshold = self.args.null_score_diff_threshold
+        if self.args.version_2_with_negative and threshold is None:
+            threshold = self.best_threshold if split == "test" else 0.0
+        return find_answers(examples, windows, outputs, self.args.n_best_size, self.args.max_answer_length, threshold)
 
     def score(self, split: str, outputs: Outputs, predictions: Answers) -> dict[str, float]:
         """The percentages of the official scorer."""
         if "answers" not in self.data[split].column_names:
             return {}
-        return score_answers(predictions, self.data[split], self.version_2, self.metric)
+        return score_answers(predictions, self.data[split], self.args.version_2_with_negative, self.args.metric)
 
     def write(self, split: str, predictions: Answers) -> dict[str, str]:
         """The official files; those of the validation set have _validation in their names."""
@@ -256,20 +235,13 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
 
 
 def load(args: SquadArguments) -> Answering:
-    """The task with its way to decode answers, and a model that scores their first and last tokens."""
+    """The task, and a model that scores their first and last tokens."""
     config, tokenizer = load_config(args.source), load_tokenizer(args.source)
     data = load_data(args)
     model = load_model(AutoModelForQuestionAnswering, args.source, config, tokenizer, train=args.do_train)
     check_length(args.max_seq_length, model, tokenizer, pair=True)
     samples = count_samples(data, args.limits, {split: total(examples) for split, examples in data.items()})
-    decoding = {
-        "version_2": args.version_2_with_negative,
-        "metric": args.metric,
-        "n_best_size": args.n_best_size,
-        "max_answer_length": args.max_answer_length,
-        "threshold": args.null_score_diff_threshold,
-    }
-    return Answering(data, samples, describe_data(args), {}, **decoding, model=model, tokenizer=tokenizer)
+    return Answering(data, samples, describe_data(args), args, model=model, tokenizer=tokenizer)
 
 
 def describe_windows(windows: Windows) -> str:

@@ -39,12 +39,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import numpy as np
 import torch
 from transformers import AutoModelForMultipleChoice
-from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert import metrics
 from elmo_gpt_bert.tasks.choices import TASKS, collate, find_files, make_features, read_files, read_folder, read_hub
 from elmo_gpt_bert.tasks.rows import hub_version
-from elmo_gpt_bert.training.arguments import DATA_PAIRS, OWN_DATA, DataArguments, Pair, PathOrName, one_of
+from elmo_gpt_bert.training.arguments import DATA_PAIRS, OWN_DATA, DataArguments, Pair, flag, one_of
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.loading import check_length, load_config, load_model, load_tokenizer
@@ -63,19 +62,11 @@ class SwagArguments(DataArguments):
 
     pairs: ClassVar[tuple[Pair, ...]] = (*DATA_PAIRS, Pair(OWN_DATA, "task_name data_dir"))
 
-    task_name: Annotated[str, one_of(TASKS)] | None = HfArg(default=None, help=f"one of {', '.join(TASKS)}")
-    data_dir: PathOrName | None = HfArg(default=None, help="the task's folder as it was published")
-    train_file: PathOrName | None = HfArg(default=None, help="your own csv or json file")
+    task_name: Annotated[str, one_of(TASKS)] | None = flag(None, f"one of {', '.join(TASKS)}")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        has_files = any([self.train_file, self.validation_file, self.test_file])
-        if (self.task_name is not None) == has_files:
-            raise InputError("give either --task_name or --train_file, --validation_file, --test_file")
-        if self.task_name is None:
-            if self.data_dir is not None:
-                raise InputError("--data_dir holds the data of a task: give its --task_name")
-        elif TASKS[self.task_name].hub is None and self.data_dir is None:
+        if self.task_name is not None and TASKS[self.task_name].hub is None and self.data_dir is None:
             raise InputError(
                 f"{self.task_name} is not on the Hub: ask its authors for the data, and give --data_dir with "
                 f"{' and '.join(dict.fromkeys(TASKS[self.task_name].files.values()))}"

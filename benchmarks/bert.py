@@ -17,8 +17,7 @@ from transformers.initialization import no_init_weights
 
 import modeling
 from elmo_gpt_bert.training.arguments import RunArguments
-from elmo_gpt_bert.training.layers import compile_layers
-from elmo_gpt_bert.training.optimization import build_optimizer
+from elmo_gpt_bert.training.optimization import build_optimizer, compile_layers
 from modeling.shared.modeling_heads import IGNORED
 
 from .limits import layers_flop

@@ -312,7 +312,7 @@ GPU_ROWS = {
     "bert-base": ["configs/bert/base.json", "--max_seq_length", "128", "--per_device_train_batch_size", "256"],
     "gpt-117m": ["configs/gpt/base.json", "--max_seq_length", "512", "--per_device_train_batch_size", "64"],
 }
-GPU_HEADER = ["row", "command", "tokens / second", "% of peak", "peak MB of the GPU"]
+GPU_HEADER = ["row", "command", "tokens / second", "peak MB of the GPU"]
 
 
 def gpu_flags(row: str, text: str, output: str) -> list[str]:
@@ -324,22 +324,22 @@ def measure_on_gpu(row: str, text: Path, folder: Path) -> list[str]:
     """The line of the table; "unmeasured" without a GPU."""
     command = f"`python run_pretraining.py {shlex.join(gpu_flags(row, 'TEXT', 'OUT'))}`"
     if not torch.cuda.is_available():
-        return [row, command, "unmeasured", "", ""]
-    (rate, share, memory), _ = in_new_process(speed_of_run, gpu_flags(row, str(text), str(folder / row)))
-    return [row, command, f"{rate:,.0f}", f"{100 * share:.0f}", f"{memory:,.0f}"]
+        return [row, command, "unmeasured", ""]
+    (rate, memory), _ = in_new_process(speed_of_run, gpu_flags(row, str(text), str(folder / row)))
+    return [row, command, f"{rate:,.0f}", f"{memory:,.0f}"]
 
 
-def speed_of_run(flags: list[str]) -> tuple[float, float, float]:
-    """(tokens per second, share of the device's peak, peak memory of the GPU in MB) of run_pretraining.py.
+def speed_of_run(flags: list[str]) -> tuple[float, float]:
+    """(tokens per second, peak memory of the GPU in MB) of run_pretraining.py.
 
-    The first two are medians over the lines of the log but for the first, which counts the start, too.
+    The first is the median over the lines of the log but for the first, which counts the start, too.
     """
     with contextlib.redirect_stdout(io.StringIO()):
         run_pretraining.main(flags)
     log = Path(flags[flags.index("--output_dir") + 1], LOG)
     _, *lines = map(json.loads, log.read_text(encoding="utf-8").splitlines())
-    rate, share = (statistics.median(line[name] for line in lines) for name in ("tokens_per_second", "peak_share"))
-    return rate, share, torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else 0.0
+    rate = statistics.median(line["tokens_per_second"] for line in lines)
+    return rate, torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else 0.0
 
 
 # The command

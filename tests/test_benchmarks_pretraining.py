@@ -116,8 +116,8 @@ def test_without_a_gpu_its_rows_are_unmeasured_and_show_the_command(tmp_path, ca
 
 def test_the_speed_of_a_run_is_that_of_its_log(bench):
     flags = [*bench.prepare("masked").flags(updates=4), "--logging_steps", "1", "--report_to", "curves"]
-    (rate, share, memory), _ = run_here(pretraining.speed_of_run, flags)
-    assert rate > 0 and 0 < share < 1 and memory >= 0
+    (rate, memory), _ = run_here(pretraining.speed_of_run, flags)
+    assert rate > 0 and memory >= 0
 
 
 def test_a_table_that_does_not_exist_is_an_error(capsys):

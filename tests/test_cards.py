@@ -17,7 +17,7 @@ import run_glue
 import run_ner
 import run_squad
 import run_swag
-from elmo_gpt_bert.training import cards
+from elmo_gpt_bert.training import reporting
 from elmo_gpt_bert.training.arguments import public_arguments
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.task import Description
@@ -100,7 +100,7 @@ def test_a_card_names_language_licence_and_the_checkpoint_it_began_as(run, tmp_p
     data = Description("text-classification", "nyu-mll/glue", "GLUE SST-2", language="en")
 
     def head(name: str) -> dict:
-        card = cards.model_card(model, {}, data, run(model_name_or_path=name), processes=1)
+        card = reporting.model_card(model, {}, data, run(model_name_or_path=name), processes=1)
         return ModelCard(card.content).data.to_dict()
 
     random = head(run().model_name_or_path)
@@ -122,21 +122,21 @@ def test_a_card_names_language_licence_and_the_checkpoint_it_began_as(run, tmp_p
 def test_a_checkpoint_has_the_licence_of_its_run(run, tmp_path):
     (tmp_path / "run" / "checkpoint-3").mkdir(parents=True)
     (tmp_path / "run" / "README.md").write_text("---\nlicense: mit\nbase_model: openai-community/openai-gpt\n---\n")
-    base = cards.origin(run(model_name_or_path=str(tmp_path / "run" / "checkpoint-3")))
+    base = reporting.origin(run(model_name_or_path=str(tmp_path / "run" / "checkpoint-3")))
     assert (base.license, base.base_model) == ("mit", "openai-community/openai-gpt")
 
 
 def test_a_card_names_the_class_that_is_saved_where_fsdp_gave_the_model_another(run):
     _, _, model, _ = prepare(run())
     data = Description("text-classification")
-    card = str(cards.model_card(model, {}, data, run(), processes=1))
+    card = str(reporting.model_card(model, {}, data, run(), processes=1))
     model.__class__ = type(f"FSDP{type(model).__name__}", (FSDPModule, type(model)), {"__module__": "torch"})
-    assert str(cards.model_card(model, {}, data, run(), processes=1)) == card
+    assert str(reporting.model_card(model, {}, data, run(), processes=1)) == card
 
 
 def test_a_recipe_does_not_say_where_its_run_was_pushed_and_tracked(run, tmp_path):
     there = {"push_to_hub": True, "hub_model_id": "me/mine", "hub_private_repo": True, "report_to": "tensorboard"}
-    assert cards.recipe(run(**there)) == cards.recipe(run())
+    assert reporting.recipe(run(**there)) == reporting.recipe(run())
 
 
 NAMES = ["A|B", "`rm`", "<b>x</b>", "*a*", "$x$", "[a](b)", "a&amp;b", "back\\slash"]
@@ -164,7 +164,7 @@ def test_names_of_folders_leave_a_card_whole(run, tmp_path, name):
     (tmp_path / "data" / name.partition("/")[0]).mkdir(parents=True)
     data = Description("token-classification", name, name)
     results = {"eval_f1": 0.5}
-    card = ModelCard(cards.model_card(model, results, data, args, processes=1).content)
+    card = ModelCard(reporting.model_card(model, results, data, args, processes=1).content)
     (result,) = card.data.eval_results
     assert (card.data.model_name, result.dataset_name, result.metric_value) == (Path(args.output_dir).name, name, 0.5)
     lines = card.text.splitlines()
@@ -189,8 +189,8 @@ def write_encoder(folder: Path) -> Path:
 
 
 def test_a_line_of_code_holds_backticks():
-    assert cards.code("a") == "`a`" and cards.code("a``b") == "``` a``b ```"
-    assert cards.code_block("```\nx", "yaml") == "````yaml\n```\nx\n````"
+    assert reporting.code("a") == "`a`" and reporting.code("a``b") == "``` a``b ```"
+    assert reporting.code_block("```\nx", "yaml") == "````yaml\n```\nx\n````"
 
 
 def test_data_from_a_folder_are_called_by_its_name(tmp_path):

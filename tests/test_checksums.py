@@ -68,8 +68,8 @@ def replace_by_folder(path):
         (cut, "model.safetensors has 312 bytes less than it had"),
         (lengthen, "model.safetensors has 1 bytes more"),
         (flip, "model.safetensors was changed"),
-        (lambda path: path.unlink(), "model.safetensors: No such file"),
-        (replace_by_folder, "model.safetensors "),
+        (lambda path: path.unlink(), "model.safetensors is not a file of the folder"),
+        (replace_by_folder, "model.safetensors is not a file of the folder"),
     ],
 )
 def test_each_damage_is_named_and_is_one_for_sha256sum(folder, change, message):
@@ -129,27 +129,11 @@ def test_a_list_that_names_what_is_no_file_of_the_folder_is_told_at_once(folder)
     for name in ("pipe", "device"):
         write_checksums(folder)
         relist(folder, name)
-        assert damage(folder) == f"{name} is not a file"
-    for name in ("/etc/passwd", "../outside", "below/../../outside", "/dev/zero"):
+        assert damage(folder) == f"{name} is not a file of the folder"
+    for name in ("/etc/passwd", "../outside", "below/../../outside", "/dev/zero", "x" * 300, "null\0byte"):
         write_checksums(folder)
         relist(folder, name)
-        assert damage(folder) == f"SHA256SUMS lists {name}, which is not in the folder"
-    write_checksums(folder)
-    relist(folder, "x" * 300)
-    assert damage(folder) == f"{'x' * 200}: File name too long"
-    write_checksums(folder)
-    relist(folder, "null\0byte")
-    assert "null byte" in damage(folder)
-
-
-def test_a_list_that_is_no_file_or_endless_is_damaged(folder):
-    (folder / SHA256SUMS).unlink()
-    os.mkfifo(folder / SHA256SUMS)
-    assert damage(folder) == "SHA256SUMS itself is damaged"
-    (folder / SHA256SUMS).unlink()
-    with (folder / SHA256SUMS).open("wb") as file:
-        file.truncate(1 << 40)
-    assert damage(folder) == "SHA256SUMS itself is damaged"
+        assert damage(folder) == f"{name[:200]} is not a file of the folder"
 
 
 def test_links_to_files_as_in_the_hubs_cache_are_followed(folder, tmp_path):

@@ -13,10 +13,9 @@ from torch._dynamo.utils import counters
 import run_glue
 from benchmarks.bert import add_packing
 from benchmarks.overhead import as_on_a_gpu
-from elmo_gpt_bert.training import launching, layers
+from elmo_gpt_bert.training import launching, optimization
 from elmo_gpt_bert.training.errors import flags_in_errors
 from elmo_gpt_bert.training.identity import run_identity
-from elmo_gpt_bert.training.log import count_operations
 from tests import bert_cases, elmo_pair_cases, gpt_cases
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.tiny_run import Arguments
@@ -54,7 +53,7 @@ def test_packed_batches_of_eight_sizes_are_at_most_three_graphs_without_a_break(
     counter = compile_to_nothing(monkeypatch)
     with as_on_a_gpu(packed=True):
         expected = [model(**batch)[0] for batch in batches]
-        with layers.compiled_layers(model, "default"):
+        with optimization.compiled_layers(model, "default"):
             found = [model(**batch)[0] for batch in batches]
     torch.testing.assert_close(found, expected)
     assert counter.frame_count <= (3 if head == "Model" else 6)
@@ -65,7 +64,7 @@ def test_full_rows_are_one_graph(tmp_path, monkeypatch):
     _, model = bert_cases.pair("ForMaskedLM", tmp_path)
     counter = compile_to_nothing(monkeypatch)
     batch = add_packing(bert_cases.batch([9, 9]))
-    with as_on_a_gpu(packed=True), layers.compiled_layers(model.train(), "default"):
+    with as_on_a_gpu(packed=True), optimization.compiled_layers(model.train(), "default"):
         model(**batch).logits.sum().backward()
         model(**batch).logits.sum().backward()
     assert counter.frame_count == 1
@@ -76,15 +75,15 @@ def test_full_rows_are_one_graph(tmp_path, monkeypatch):
 def test_all_kinds_of_batches_in_one_run_stay_below_the_limit_of_graphs(cases, tmp_path, monkeypatch):
     """Packed and whole batches, of one row and of several, above frozen layers: torch would make 8 graphs at most."""
     _, model = cases.pair("ForSequenceClassification", tmp_path)
-    layers.freeze_layers(model, 1)
+    optimization.freeze_layers(model, 1)
     kinds = ([5, 9, 2], [8, 3, 6], [9, 9, 9], [7, 7, 7], [6, 6], [9], [12], [4, 13, 8])
     batches = [add_packing(cases.batch(lengths)) for lengths in kinds]
     counter = compile_to_nothing(monkeypatch)
-    with as_on_a_gpu(packed=True), layers.compiled_layers(model.train(), "default"):
+    with as_on_a_gpu(packed=True), optimization.compiled_layers(model.train(), "default"):
         for batch in batches * 2:
             seen = counter.frame_count
             model(**batch).logits.sum().backward()
-    assert 8 < counter.frame_count == seen < layers.GRAPHS
+    assert 8 < counter.frame_count == seen < optimization.GRAPHS
 
 
 def test_layers_are_compiled_in_the_mode_that_is_asked_for_and_only_within_the_context(tmp_path, monkeypatch):
@@ -92,25 +91,16 @@ def test_layers_are_compiled_in_the_mode_that_is_asked_for_and_only_within_the_c
     monkeypatch.setattr(torch, "compile", lambda call, mode: modes.append(mode) or (lambda *_, **__: 1 / 0))
     _, model = bert_cases.pair("Model", tmp_path)
     batch = bert_cases.batch()
-    with pytest.raises(ZeroDivisionError), layers.compiled_layers(model, "max-autotune"):
+    with pytest.raises(ZeroDivisionError), optimization.compiled_layers(model, "max-autotune"):
         model(**batch)
     assert modes == ["max-autotune"] * 3
     model(**batch)
 
 
-def test_operations_of_compiled_layers_are_counted_as_those_of_others(tmp_path):
-    _, model = bert_cases.pair("ForMaskedLM", tmp_path)
-    batch, cpu = bert_cases.batch(), torch.device("cpu")
-    expected = count_operations(lambda: model(**batch), cpu)
-    with layers.compiled_layers(model, "default"):
-        assert count_operations(lambda: model(**batch), cpu) == expected > 0
-    assert not counters["stats"]
-
-
 def test_elmo_refuses_in_one_line():
     model = elmo_pair_cases.build(elmo_pair_cases.MODELS[0])
     refused = pytest.raises(ValueError, match="^--torch_compile: ELMo's layers are loops over time")
-    with refused, flags_in_errors(), layers.compiled_layers(model, "default"):
+    with refused, flags_in_errors(), optimization.compiled_layers(model, "default"):
         pass
 
 

@@ -19,7 +19,7 @@ import run_glue
 import run_ner
 import run_swag
 from elmo_gpt_bert.tasks.ner.data import convert_tags
-from elmo_gpt_bert.training import ensembles, files, task
+from elmo_gpt_bert.training import files, task
 from elmo_gpt_bert.training import runs as training_runs
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.loop import Trained
@@ -192,9 +192,9 @@ def test_scores_as_low_as_float32_goes_have_a_mean(tmp_path):
         folder = tmp_path / f"run-{number}"
         folder.mkdir()
         outputs = {"start_logits": [array.astype(np.float32) for array in arrays]}
-        ensembles.save_outputs(outputs, data_set, {0: "x"}, folder)
-    folders = ensembles.members(f"{tmp_path}/run-*", str(tmp_path / "out"))
-    mean = ensembles.average(data_set, folders, "a model", {0: "x"})["start_logits"]
+        task.save_outputs(outputs, data_set, {0: "x"}, folder)
+    folders = task.members(f"{tmp_path}/run-*", str(tmp_path / "out"))
+    mean = task.average(data_set, folders, "a model", {0: "x"})["start_logits"]
     assert [array.tolist() for array in mean] == [[3.0, lowest], [lowest, -3.0, 2.0]]
     assert all(array.dtype == np.float32 for array in mean)
 
@@ -306,7 +306,7 @@ def test_a_damaged_record_of_a_run_is_one_line(run, tmp_path, content):
     (tmp_path / "b" / "metrics.json").write_bytes(content)
     args = run(do_train=False, do_eval=True, ensemble=f"{tmp_path}/a,{tmp_path}/b")
     with pytest.raises(ValueError, match=r"b/metrics.json is .*: copy it again, or repeat its run$") as error:
-        ensembles.members(args.ensemble, args.output_dir)
+        task.members(args.ensemble, args.output_dir)
     assert "\n" not in str(error.value)
 
 
@@ -438,16 +438,13 @@ def test_a_file_that_was_cut_short_or_changed_is_refused(pair, damage, problem):
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "message"),
-    [
-        ("logits", (3,), r"logits for example 0 have the shape \[3\] in .*b and \[2\] in .*a: only outputs"),
-        ("scores", (2,), r"logits for example 0 have the shape None in .*b and \[2\] in .*a"),
-    ],
+    ("name", "shape"),
+    [("logits", (3,)), ("scores", (2,))],
 )
-def test_outputs_of_other_shapes_are_refused(pair, monkeypatch, name, shape, message):
+def test_outputs_of_other_shapes_are_refused(pair, monkeypatch, name, shape):
     (path,) = pair.folders[1].glob("outputs-*")
-    monkeypatch.setattr(ensembles, "outputs_file_name", lambda _: path.name)
+    monkeypatch.setattr(task, "outputs_file_name", lambda _: path.name)
     labels = {0: "entailment", 1: "not_entailment"}
-    ensembles.save_outputs({name: [np.zeros(shape, np.float32)] * SIZES["dev"]}, None, labels, path.parent)
-    with pytest.raises(ValueError, match=message):
+    task.save_outputs({name: [np.zeros(shape, np.float32)] * SIZES["dev"]}, None, labels, path.parent)
+    with pytest.raises(ValueError, match=r"b and \S+a have outputs of different shapes: only"):
         pair.main()

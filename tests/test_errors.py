@@ -37,7 +37,7 @@ from tests.squad_sample import write_folder as write_squad
 
 
 STRIDE = Parameter("stride", "doc_stride")
-LIBRARY = ("ensembles", "loading", "optimization", "results", "task")
+LIBRARY = ("loading", "optimization", "results", "task")
 
 
 # The type

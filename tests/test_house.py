@@ -44,8 +44,8 @@ ROOMS = (
     "flags",
     "results",
 )
-ROOMS += ("layers", "optimization", "identity", "batches", "log", "launching", "loading")
-ROOMS += ("task", "ensembles", "checkpoints", "loop", "cards", "reporting", "runs")
+ROOMS += ("optimization", "identity", "batches", "log", "launching", "loading")
+ROOMS += ("task", "checkpoints", "loop", "reporting", "runs")
 
 COMMANDS = ["zoo-app", "zoo-extract", "zoo-reproduce"]  # of modules of the package
 COMMANDS += [f"zoo-convert-{name}" for name in ("bert", "elmo", "gpt", "triviaqa", "vectors")]

@@ -285,9 +285,9 @@ def test_a_metric_that_is_nowhere_is_one_error(tmp_path, flags):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--do_predict", "--test_file", "a.csv"], "--metric_name scores a validation file: give --do_eval, or"),
-        (["--do_train", "--train_file", "a.csv"], "--metric_name scores a validation file: give --do_eval, or"),
-        (["--do_eval", "--task_name", "rte"], "--metric_name is for your own files, and not for --task_name rte"),
+        (["--do_predict", "--test_file", "a.csv"], "--metric_name x has no effect with --do_eval False"),
+        (["--do_train", "--train_file", "a.csv"], "--metric_name x has no effect with --do_eval False"),
+        (["--do_eval", "--task_name", "rte"], "--metric_name x has no effect with --task_name rte"),
     ],
 )
 def test_a_metric_without_effect_is_refused(flags, capsys, more, message):

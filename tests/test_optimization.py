@@ -15,7 +15,6 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import modeling
 from elmo_gpt_bert.training import optimization
-from elmo_gpt_bert.training.layers import gather_weights, load_weights, reinitialize_layers
 from elmo_gpt_bert.training.optimization import (
     BertAdam,
     MuonWithAdamW,
@@ -23,8 +22,11 @@ from elmo_gpt_bert.training.optimization import (
     build_schedule,
     decay_updates,
     gather_state,
+    gather_weights,
     load_state,
+    load_weights,
     move_schedule,
+    reinitialize_layers,
 )
 from tests.bert_cases import SIZES, pair, stock_config
 from tests.kernels import Kernels

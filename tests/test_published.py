@@ -5,7 +5,7 @@ import pytest
 from elmo_gpt_bert import metrics
 from elmo_gpt_bert.tasks.choices import TASKS as CHOICES
 from elmo_gpt_bert.tasks.glue import TASKS
-from elmo_gpt_bert.training.cards import TABLES, comparison
+from elmo_gpt_bert.training.reporting import TABLES, comparison
 from tests.conftest import ROOT
 
 

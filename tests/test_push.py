@@ -80,7 +80,7 @@ def folder(tmp_path) -> Path:
         "checkpoint-10/model.safetensors",
         "seed-1/metrics.json",
         "outputs-test.safetensors",
-        ".batch.json",
+        ".samples.json",
     ):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("not for the Hub")
@@ -137,12 +137,14 @@ def test_without_a_login_a_run_ends_before_it_begins(hub, end, tmp_path, monkeyp
 def test_a_token_that_is_not_valid_is_told_from_one_that_may_not_write(hub, end, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     status, line = end()
-    assert status == 1 and "the token was not accepted (401)" in line and "hf_secret" not in line
+    assert (
+        status == 1 and "the Hub answered with an error (401): run `hf auth login`" in line and "hf_secret" not in line
+    )
     monkeypatch.setenv("HF_TOKEN", hub.token)
     for place in ("create_repo", "check_write"):  # a new repository, and one that is there already
         hub.broken = {place: 403, "model_info": 404} if place == "create_repo" else {place: 403}
         status, line = end()
-        assert status == 1 and "the token may not write there (403)" in line and "--hub_model_id" in line
+        assert status == 1 and "(403): let the token write there" in line and "--hub_model_id" in line
     assert not (tmp_path / "out").exists()
 
 

@@ -20,11 +20,11 @@ import run_ner
 import run_squad
 from elmo_gpt_bert.training import launching, reporting, runs
 from elmo_gpt_bert.training.arguments import hub_model_id
-from elmo_gpt_bert.training.cards import model_card
 from elmo_gpt_bert.training.command_line import start_of_script
 from elmo_gpt_bert.training.files import write_text
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.output_folder import note_results, verify_checksums, write_checksums
+from elmo_gpt_bert.training.reporting import model_card
 from elmo_gpt_bert.training.results import Clock
 from elmo_gpt_bert.training.task import Description
 from tests.conftest import ROOT

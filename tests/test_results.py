@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from elmo_gpt_bert.training import launching, runs
-from elmo_gpt_bert.training.cards import score_table
 from elmo_gpt_bert.training.errors import FileError, InputError
 from elmo_gpt_bert.training.files import new_file, new_folder
+from elmo_gpt_bert.training.identity import note_samples
 from elmo_gpt_bert.training.output_folder import note_results
+from elmo_gpt_bert.training.reporting import score_table
 from elmo_gpt_bert.training.results import (
     count_samples,
     describe_results,
@@ -174,7 +175,7 @@ def test_a_run_that_fails_before_its_first_file_leaves_nothing_that_refuses_the_
         raise OSError("full")
     assert not out.exists()
     out.mkdir()
-    launching.write_batch(out, args)  # by a run that was killed
+    note_samples(out, args)
     with launching.lock_output_folder(args):
         pass
     assert out.is_dir()  # it was there before

@@ -55,17 +55,23 @@ def predictions(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        ([], "either --task_name or --train_file"),
-        (["--task_name", "xnli"], "--task_name xnli is none of cola, sst2"),
+        ([], "there are no data: name them by one of --task_name, --data_dir, --train_file"),
+        (["--task_name", "xnli"], "--task_name must be one of cola, sst2"),
         (["--data_dir", "x", "--train_file", "y"], "--data_dir x has no effect with --train_file y: leave out one"),
         (["--task_name", "rte", "--train_file", "y"], "--task_name rte has no effect with --train_file y"),
-        (["--task_name", "rte", "--problem_type", "regression"], "--problem_type says what to train"),
+        (
+            ["--task_name", "rte", "--problem_type", "regression"],
+            "--problem_type regression has no effect with --task_name rte",
+        ),
         (["--task_name", "rte", "--max_train_samples", "0"], "--max_train_samples must be positive, not 0"),
         (["--task_name", "rte", "--max_predict_samples", "-1"], "--max_predict_samples must be positive, not -1"),
         (["--task_name", "ax"], "--task_name ax has no data to train on: train on mnli"),
         (["--task_name", "hans"], "--task_name hans has no data to train on: train on mnli"),
-        (["--task_name", "rte", "--label_column_name", "x"], "--label_column_name is for your own files, and not for"),
-        (["--task_name", "rte", "--label_names", "a,b"], "--label_names is for your own files, and not for --task_n"),
+        (
+            ["--task_name", "rte", "--label_column_name", "x"],
+            "--label_column_name x has no effect with --task_name rte",
+        ),
+        (["--task_name", "rte", "--label_names", "a,b"], "--label_names a,b has no effect with --task_name rte"),
         (["--train_file", "y", "--label_names", "a,b,a"], "--label_names a,b,a must be two or more different names"),
         (["--train_file", "y", "--label_names", "a"], "--label_names a must be two or more different names"),
         (

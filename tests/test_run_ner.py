@@ -495,7 +495,7 @@ def test_a_bilm_whose_states_change_is_not_cached(tmp_path, elmo, conll, overrid
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        ([], "give the data by one of --dataset_name, --data_dir, or --train_file"),
+        ([], "there are no data: name them by one of --dataset_name, --data_dir, --train_file"),
         (["--data_dir", "x", "--train_file", "y"], "--data_dir x has no effect with --train_file y: leave out one"),
         (["--data_dir", "x", "--dataset_config_name", "y"], "--dataset_config_name y has no effect with --data_dir x"),
         (["--data_dir", "x", "--tag_scheme", "iob1"], "invalid choice: 'iob1'"),
@@ -512,7 +512,7 @@ def test_flags_that_contradict_the_data_are_refused(flags, capsys, extra, messag
 def test_features_are_for_training(flags, capsys):
     with pytest.raises(SystemExit):
         run_ner.main([*flags, "--data_dir", "x", "--do_eval", "--features", "last"])
-    assert "--features is for training: a trained tagger has" in capsys.readouterr().err
+    assert "--features last has no effect with --do_train False" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flag", ["--gradient_checkpointing", "--reinit_layers", "--layerwise_lr_decay"])

@@ -77,9 +77,9 @@ def scores(results: dict[str, float]) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        ([], "either --task_name or --train_file"),
+        ([], "there are no data: name them by one of --task_name, --data_dir, --train_file"),
         (["--task_name", "swag", "--train_file", "y"], "--task_name swag has no effect with --train_file y"),
-        (["--task_name", "hellaswag"], "--task_name hellaswag is none of swag, race, storycloze"),
+        (["--task_name", "hellaswag"], "--task_name must be one of swag, race, storycloze, not hellaswag"),
         (["--data_dir", "x", "--train_file", "y"], "--data_dir x has no effect with --train_file y: leave out one"),
         (["--task_name", "storycloze"], "storycloze is not on the Hub: ask its authors for the data"),
         (["--task_name", "swag", "--max_eval_samples", "0"], "--max_eval_samples must be positive, not 0"),

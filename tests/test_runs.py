@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 import run_glue
 from elmo_gpt_bert.metrics.entities import split_tag
 from elmo_gpt_bert.training import command_line, files, launching, loop, reporting, runs
-from elmo_gpt_bert.training.errors import DivergedError, InputError
+from elmo_gpt_bert.training.errors import DivergedError, FileError, InputError
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.identity import run_identity
 from elmo_gpt_bert.training.output_folder import verify_checksums, write_checksums
@@ -91,7 +91,7 @@ def test_an_output_folder_with_content_is_kept_unless_told_otherwise(run, tmp_pa
 def test_a_run_that_is_refused_leaves_the_results_that_it_would_have_replaced(flags, tmp_path, seeds, refused):
     def content() -> dict[Path, bytes]:
         paths = (tmp_path / "out").rglob("*")
-        return {path: path.read_bytes() for path in paths if path.is_file() and path.name != ".batch.json"}
+        return {path: path.read_bytes() for path in paths if path.is_file()}
 
     argv = [*flags, "--seeds", seeds, "--do_predict", "--max_steps", "2"]
     run_glue.main([*argv, "--report_to", "curves"])
@@ -147,7 +147,7 @@ def test_a_seed_and_a_run_do_not_write_to_one_folder(run, tmp_path):
 
 
 def test_an_output_folder_that_cannot_be_made_is_an_error_with_a_remedy(run, tmp_path):
-    with pytest.raises(OSError, match="cannot write to --output_dir .*: Not a directory: choose another"):  # noqa: SIM117
+    with pytest.raises(OSError, match="^cannot write .*: Not a directory. Choose another --output_dir$"):  # noqa: SIM117
         with launching.lock_output_folder(run(output_dir=str(write_vocabulary(tmp_path) / "below" / "a file"))):
             pytest.fail("claimed")
 
@@ -163,11 +163,11 @@ def test_an_output_folder_that_cannot_be_written_to_is_one_line_before_the_work(
         folder.mkdir()
         monkeypatch.setattr(files.FileLock, "acquire", refuse)
     with (
-        pytest.raises(OSError, match="^cannot write to --output_dir .*: [A-Z][a-z ]+: choose another$") as error,
+        pytest.raises(OSError, match="^cannot write .*: [A-Z][a-z ]+. Choose another --output_dir$") as error,
         launching.lock_output_folder(run(output_dir=str(folder), overwrite_output_dir=True)),
     ):
         pytest.fail("claimed")
-    assert error.traceback[-1].path == Path(launching.__file__)  # so that the command line shows one line
+    assert isinstance(error.value, FileError)  # so that the command line shows one line
 
 
 def test_a_run_that_is_refused_leaves_no_empty_folder(flags, tmp_path):
@@ -237,27 +237,12 @@ def command_on_a_pipe(main) -> tuple:
 
     def run() -> None:
         os.close(reading), os.dup2(writing, 1), os.dup2(writing, 2)
-        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+        sys.stdout, sys.stderr = open(1, "w", 1, closefd=False), open(2, "w", 1, closefd=False)  # noqa: SIM115
         runs.command(main)
 
     (started,) = fork(run)
     os.close(writing)
     return started, reading
-
-
-def test_a_run_whose_output_nobody_reads_any_more_goes_on_to_its_end(flags, tmp_path):
-    started, reading = command_on_a_pipe(lambda: run_glue.main([*flags, "--logging_steps", "1"]))
-    first = os.read(reading, 10)  # as head -1 does
-    os.close(reading)
-    assert wait([started]) == [0] and first and metrics_of(tmp_path / "out")["train_updates"] == 6
-
-
-def test_a_command_needs_neither_standard_output_nor_error():
-    def closed() -> None:
-        sys.stdout = sys.stderr = None  # as Python does for `>&- 2>&-`
-        runs.command(lambda: print("x", file=sys.stderr.isatty() or None))
-
-    assert wait(fork(closed)) == [0]
 
 
 def test_a_line_reaches_a_log_file_when_it_is_printed():

@@ -209,7 +209,7 @@ def test_the_files_are_to_the_byte_those_of_answers_that_are_all_ranked_first(sa
     monkeypatch.setattr(answering.Answers, "rank", lambda self: ranked.append(self) or rank(self))
     answers = find_answers(examples, windows, outputs, 20, 30, threshold)
     assert not ranked  # nothing is ranked before the n best are written
-    task = Answering(None, None, None, windows, False, "squad", 20, 30, threshold)
+    task = Answering(None, None, None, None)
     files = task.write("test", answers)
     assert len(ranked) == 1
     expected = official_files(examples, windows, outputs, threshold)

@@ -17,8 +17,8 @@ from elmo_gpt_bert import metrics
 from elmo_gpt_bert.tasks.squad.answering import find_answers
 from elmo_gpt_bert.tasks.squad.features import make_features, make_windows
 from elmo_gpt_bert.training import task
-from elmo_gpt_bert.training.ensembles import outputs_file_name
 from elmo_gpt_bert.training.flags import parse_arguments
+from elmo_gpt_bert.training.task import outputs_file_name
 from modeling import ElmoConfig, ElmoForQuestionAnswering, ElmoTokenizer, ZooBertForQuestionAnswering
 from tests.glue_sample import VOCABULARY, WORDS
 from tests.gpt_sample import write_gpt_model

@@ -8,12 +8,12 @@ import yaml
 
 from elmo_gpt_bert.reproduction import tables
 from elmo_gpt_bert.reproduction.tables import TABLES, Cell, Place, Published, read_rows, read_table, read_tables
-from elmo_gpt_bert.training import cards
+from elmo_gpt_bert.training import reporting
 from elmo_gpt_bert.training.errors import InputError
 from tests.conftest import ROOT
 
 
-PAPERS = Path(cards.__file__).with_name("papers.yaml")
+PAPERS = Path(reporting.__file__).with_name("papers.yaml")
 
 
 def read(text: str) -> dict[str, tables.Row]:
@@ -36,7 +36,7 @@ def test_no_key_occurs_twice_and_no_name_is_a_number_or_a_switch(path):
 
 
 def test_every_figure_of_the_papers_is_a_number():
-    figures = [value for systems in cards.PAPERS.values() for row in systems.values() for value in row.values()]
+    figures = [value for systems in reporting.PAPERS.values() for row in systems.values() for value in row.values()]
     assert {type(value) for value in figures} == {float, type(None)}
 
 

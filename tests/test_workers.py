@@ -74,17 +74,6 @@ def test_a_worker_that_is_killed_is_one_clear_error_and_ends_the_others(tmp_path
     assert multiprocessing.active_children() == []
 
 
-@pytest.mark.parametrize("error", [ConnectionResetError, FileNotFoundError, EOFError])
-def test_a_worker_that_was_killed_before_its_batch_was_received_is_the_same_error(error):
-    def rebuild_storage_fd():
-        raise error(104, "Connection reset by peer")
-
-    with pytest.raises(RuntimeError, match="batches was killed, .*: start again with fewer"), batches.worker_errors():
-        rebuild_storage_fd()
-    with pytest.raises(error, match="another"), batches.worker_errors():
-        raise error("another")
-
-
 def test_a_process_with_too_many_open_files_does_not_blame_a_worker():
     def rebuild_storage_fd():
         raise RuntimeError("received 0 items of ancdata")

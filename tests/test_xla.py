@@ -11,7 +11,7 @@ from accelerate import DistributedType, PartialState
 import run_glue
 from elmo_gpt_bert.training import processes
 from elmo_gpt_bert.training.errors import InputError
-from elmo_gpt_bert.training.layers import recompute_activations
+from elmo_gpt_bert.training.optimization import recompute_activations
 from elmo_gpt_bert.training.runs import command
 from tests.tiny_run import prepare
 

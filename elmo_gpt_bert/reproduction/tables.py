@@ -10,9 +10,9 @@ from typing import Any, Literal, NamedTuple
 
 import yaml
 
-from elmo_gpt_bert.training.cards import LOADER, PAPERS
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.files import read_text
+from elmo_gpt_bert.training.reporting import LOADER, PAPERS
 
 
 Budget = Literal["small", "paper"]

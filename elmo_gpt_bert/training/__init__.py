@@ -9,22 +9,21 @@ A module imports only from modules above it in this list:
     files          reads and writes text, JSON and tensors; digests of files
     output_folder  the files in OUTPUT_DIR, and their SHA256SUMS
     arguments      the flags of a run and their values; flags: reads them, and translates those of transformers
-    command_line   one-line errors, signals, and output that outlives its reader
+    command_line   one-line errors, and signals
     results        the entries of metrics.json: scores, seconds, and how many examples a run uses
-    layers         finds, freezes and compiles a model's layers; optimization: optimizer and learning rate schedule
+    optimization   finds, freezes and compiles a model's layers; optimizer and learning rate schedule
     memory         kept for the next update of a run on the CPU, and given back to the system
     processes      joins the processes of a run, and makes them agree; their versions, processor and threads
     identity       which run the files in OUTPUT_DIR belong to, and whether it has finished; digests of data and models
     batches        the examples of each update, and how their batches are loaded
-    log            what a run logs: its speed, trackers, and the curves of log.jsonl
+    log            trackers, and the curves of log.jsonl
     launching      prepares output folder, Accelerator, precision and batches of a run on this machine
     loading        checks and loads tokenizer, configuration and model
-    task           the interface between a script and this package; the outputs of a model, and their scores
-    ensembles      the mean of several runs' outputs
+    task           the interface between a script and this package; outputs of a model or their mean, and their scores
     checkpoints    what --resume reads
     loop           train()
-    cards          the model card, from the template card.md, with the papers' scores
-    reporting      writes metrics.json, the model folder and its card, and pushes them to the Hub
+    reporting      writes metrics.json, the model folder and its card, from card.md with the papers' scores, and pushes
+                   them to the Hub
     runs           run_task() and carry_out() for one run, repeat() for one or several seeds
 
 To run on several processes, start the same command with `accelerate launch` or `torchrun`. On CPU use

@@ -21,7 +21,6 @@ from elmo_gpt_bert.training.output_folder import CHECKPOINT, SEED
 CURVES = "curves"  # the tracker of this project, which is always installed
 TRACKERS = ("tensorboard", "wandb", "trackio", CURVES)
 AUTO = "auto"  # the precision that `choose_precision` chooses when a run starts
-LONGEST_NAME = 255  # bytes of a file name on most systems
 
 
 @dataclass(frozen=True)
@@ -29,12 +28,17 @@ class Allowed:
     """The values that a flag accepts, as metadata of an `Annotated` type; the parser of flags sees only the type."""
 
     test: Callable[[Any], bool]
-    error: str  # the rest of the message after the name of the flag; {} is replaced by the value
+    text: str  # what they are, for the message
 
 
 def one_of(names: Collection[str]) -> Allowed:
     """Accepts only these names."""
-    return Allowed(lambda value: value in names, f"{{:.60}} is none of {', '.join(names)}")
+    return Allowed(lambda value: value in names, f"one of {', '.join(names)}")
+
+
+def flag(default: Any, text: str) -> Any:
+    """A field of arguments, which the flag of its name sets; `text` is for --help."""
+    return HfArg(default=default, help=text)
 
 
 def _restrictions(hint: Any) -> Iterator[Allowed]:
@@ -43,28 +47,19 @@ def _restrictions(hint: Any) -> Iterator[Allowed]:
         yield from getattr(part, "__metadata__", ())
 
 
-def _fits_file_names(path: str) -> bool:
-    return all(len(os.fsencode(name)) <= LONGEST_NAME for name in path.split("/"))
-
-
-POSITIVE = Allowed(lambda number: number > 0, "must be positive, not {}")
-NOT_NEGATIVE = Allowed(lambda number: number >= 0, "must not be negative, not {}")
-
-PositiveInt = Annotated[int, POSITIVE]
+Positive = Allowed(lambda number: number > 0, "positive")
+PositiveInt = Annotated[int, Positive]
 # Above these limits a number of updates, or the learning rate of the lowest layer, could be infinite.
-LayerFactor = Annotated[float, POSITIVE, Allowed(lambda factor: factor <= 10, "must be at most 10, not {}")]
-Epochs = Annotated[float, Allowed(lambda epochs: epochs <= 1e9, "must be at most 1e9, not {}")]
-NonNegativeInt = Annotated[int, NOT_NEGATIVE]
-NonNegativeFloat = Annotated[float, NOT_NEGATIVE]
-Decay = Annotated[float, Allowed(lambda rate: 0 <= rate < 1, "must be at least 0 and below 1, not {}")]
-Percentage = Annotated[float, Allowed(lambda share: 0 < share < 100, "must be between 0 and 100, not {}")]
-Share = Annotated[float, Allowed(lambda share: 0 <= share <= 1, "must be between 0 and 1, not {}")]
+LayerFactor = Annotated[float, Positive, Allowed(lambda factor: factor <= 10, "at most 10")]
+Epochs = Annotated[float, Allowed(lambda epochs: epochs <= 1e9, "at most 1e9")]
+NonNegativeInt = Annotated[int, Allowed(lambda number: number >= 0, "0 or more")]
+NonNegativeFloat = Annotated[float, Allowed(lambda number: number >= 0, "0 or more")]
+Decay = Annotated[float, Allowed(lambda rate: 0 <= rate < 1, "at least 0 and below 1")]
+Percentage = Annotated[float, Allowed(lambda share: 0 < share < 100, "between 0 and 100")]
+Share = Annotated[float, Allowed(lambda share: 0 <= share <= 1, "between 0 and 1")]
 # numpy accepts twice as much; --seeds and processes add to it
-Seed = Annotated[int, Allowed(lambda seed: 0 <= seed <= 2**31, f"must be between 0 and {2**31}, not {{}}")]
-UpdateLimit = Annotated[
-    int, Allowed(lambda number: number > 0 or number == -1, "must be positive, or -1 to count epochs, not {}")
-]
-PathOrName = Annotated[str, Allowed(_fits_file_names, f"{{:.20}}... has a name longer than {LONGEST_NAME} bytes")]
+Seed = Annotated[int, Allowed(lambda seed: 0 <= seed <= 2**31, f"between 0 and {2**31}")]
+UpdateLimit = Annotated[int, Allowed(lambda number: number > 0 or number == -1, "positive, or -1 to count epochs")]
 
 
 @dataclass(frozen=True)
@@ -125,6 +120,7 @@ PAIRS = (
     OneWay("lr_scheduler_type", "warmup_ratio", lambda args: args.lr_scheduler_type == "constant"),
     OneWay("lr_scheduler_type", "decay_ratio", lambda args: args.lr_scheduler_type != "warmup_stable_decay"),
     OneWay("torch_compile", "torch_compile_mode", lambda args: not args.torch_compile),
+    OneWay("push_to_hub", "hub_private_repo", lambda args: not args.push_to_hub),
 )
 
 DATA_PAIRS = (  # of data in splits
@@ -163,133 +159,87 @@ class RunArguments:
     next_command: ClassVar[str | None] = None
     flags_of_use: ClassVar[tuple[str, ...]] = ("implementation", "trust_remote_code")
 
-    model_name_or_path: PathOrName = HfArg(help="checkpoint folder, Hub id, or config JSON (random weights)")
-    config_overrides: str | None = HfArg(
-        default=None, help="changes fields of the configuration, as in task_dropout=0.3,use_crf=false"
+    model_name_or_path: str = flag(dataclasses.MISSING, "checkpoint folder, Hub id, or config JSON (random weights)")
+    config_overrides: str | None = flag(None, "changes fields of the configuration, as in dropout=0.3,use_crf=false")
+    tokenizer_name: str | None = flag(
+        None, "folder, Hub id or vocab.txt; default: the model's; a config JSON needs it"
     )
-    tokenizer_name: PathOrName | None = HfArg(
-        default=None,
-        help="folder, Hub id or vocab.txt; default: the model's; required with a config JSON",
+    do_lower_case: bool = flag(True, "convert text to lower case, for a vocab.txt; a saved tokenizer knows itself")
+    implementation: Literal["zoo", "transformers"] = flag(
+        "zoo", "the model code: this project's, or transformers' to compare"
     )
-    do_lower_case: bool = HfArg(
-        default=True, help="convert text to lower case, with a vocab.txt; saved tokenizers have their own setting"
-    )
-    implementation: Literal["zoo", "transformers"] = HfArg(
-        default="zoo", help="which model code runs: this project's, or transformers' for comparison"
-    )
-    attn_implementation: str | None = HfArg(default=None, help="eager, sdpa, flash_attention_2, ...")
-    trust_remote_code: bool = HfArg(default=False, help="run model code that comes with the checkpoint")
-    output_dir: PathOrName = HfArg(help="folder for model, checkpoints, metrics.json, predictions and model card")
-    overwrite_output_dir: bool = HfArg(default=False, help="write to a folder that is not empty")
-    resume: bool = HfArg(default=False, help="continue from the newest complete checkpoint in OUTPUT_DIR, if any")
-    do_train: bool = HfArg(default=False, help="train on the train split")
-    do_eval: bool = HfArg(default=False, help="evaluate, after each epoch when training")
-    do_predict: bool = HfArg(default=False, help="write predictions for the test split")
-    save_outputs: bool = HfArg(
-        default=False, help="save the final model's outputs for the validation and the test set, for --ensemble"
-    )
-    ensemble: str | None = HfArg(
-        default=None,
-        help="output folders of runs with --save_outputs, as in runs/a,runs/b or 'runs/a/seed-*': the mean of their "
-        "outputs is used instead of the model's",
-    )
-    per_device_train_batch_size: PositiveInt = HfArg(default=8, help="examples per process and micro-batch")
-    per_device_eval_batch_size: PositiveInt = HfArg(default=32, help="examples per process and batch")
-    gradient_accumulation_steps: PositiveInt = HfArg(default=1, help="micro-batches per update")
-    optim: Literal["adamw", "bert_adam", "adagrad", "muon"] = HfArg(
-        default="adamw",
-        help="AdamW; BERT's Adam of 2018, which does not correct the bias of its early averages; Adagrad, as for the "
+    attn_implementation: str | None = flag(None, "eager, sdpa, flash_attention_2, ...")
+    trust_remote_code: bool = flag(False, "run model code that comes with the checkpoint")
+    output_dir: str = flag(dataclasses.MISSING, "folder of model, checkpoints, metrics.json, predictions, card")
+    overwrite_output_dir: bool = flag(False, "write to a folder that is not empty")
+    resume: bool = flag(False, "continue from the newest complete checkpoint in OUTPUT_DIR, if any")
+    do_train: bool = flag(False, "train on the train split")
+    do_eval: bool = flag(False, "evaluate, after each epoch when training")
+    do_predict: bool = flag(False, "write predictions for the test split")
+    save_outputs: bool = flag(False, "save the final model's outputs for validation and test set, for --ensemble")
+    ensemble: str | None = flag(None, "use the mean of what runs with --save_outputs kept, as in a,b or 'a/seed-*'")
+    per_device_train_batch_size: PositiveInt = flag(8, "examples per process and micro-batch")
+    per_device_eval_batch_size: PositiveInt = flag(32, "examples per process and batch")
+    gradient_accumulation_steps: PositiveInt = flag(1, "micro-batches per update")
+    optim: Literal["adamw", "bert_adam", "adagrad", "muon"] = flag(
+        "adamw",
+        "AdamW; BERT's Adam of 2018, which does not correct the bias of its early averages; Adagrad, as for the "
         "biLM; or Muon for hidden matrices with AdamW for the rest",
     )
-    learning_rate: NonNegativeFloat = HfArg(default=5e-5, help="peak learning rate")
-    layerwise_lr_decay: LayerFactor = HfArg(
-        default=1.0, help="factor of the learning rate from each layer to the one below it (Howard and Ruder 2018)"
+    learning_rate: NonNegativeFloat = flag(5e-5, "peak learning rate")
+    layerwise_lr_decay: LayerFactor = flag(1.0, "factor of the learning rate from each layer to the one below it")
+    reinit_layers: NonNegativeInt = flag(0, "start this many top layers, and the pooler, from random weights")
+    freeze_layers: NonNegativeInt | None = flag(None, "do not train the embeddings and this many lowest layers")
+    weight_decay: NonNegativeFloat = flag(0.0, "for matrices only")
+    adam_beta1: Decay = flag(0.9, "decay of the running mean of gradients")
+    adam_beta2: Decay = flag(0.999, "decay of the running mean of squared gradients")
+    adam_epsilon: NonNegativeFloat = flag(1e-8, "added to the root of the mean of squares")
+    max_grad_norm: NonNegativeFloat = flag(1.0, "norm to which gradients are clipped; 0: no clipping")
+    num_train_epochs: Epochs = flag(3.0, "fractions are possible")
+    max_steps: UpdateLimit = flag(-1, "number of updates, instead of epochs")
+    lr_scheduler_type: Literal["linear", "cosine", "constant", "constant_with_warmup", "warmup_stable_decay"] = flag(
+        "linear", "how the learning rate changes after its peak"
     )
-    reinit_layers: NonNegativeInt = HfArg(
-        default=0, help="start this many top layers, and the pooler, from random weights (Zhang et al. 2021)"
+    decay_ratio: Share | None = flag(None, "share of the last updates, in which warmup_stable_decay falls (0.1)")
+    warmup_ratio: Share = flag(0.0, "share of the updates in which the learning rate rises")
+    warmup_steps: NonNegativeInt = flag(0, "updates in which the learning rate rises, instead of --warmup_ratio")
+    eval_strategy: Literal["no", "steps", "epoch"] | None = flag(
+        None, "when to evaluate, apart from the end; default: steps if --eval_steps is given, otherwise epoch"
     )
-    freeze_layers: NonNegativeInt | None = HfArg(
-        default=None, help="do not train the embeddings and this many lowest layers; 0: only the embeddings"
+    eval_steps: PositiveInt | None = flag(None, "updates between two evaluations")
+    load_best_model_at_end: bool = flag(False, "keep the best of the evaluated models, not the last")
+    metric_for_best_model: str | None = flag(None, "metric that chooses the best model; default: the task's first")
+    early_stopping_patience: PositiveInt | None = flag(None, "stop after this many evaluations without a better one")
+    save_strategy: Literal["no", "steps", "epoch"] | None = flag(
+        None, "when to save a checkpoint; default: steps if --save_steps is given, otherwise epoch"
     )
-    weight_decay: NonNegativeFloat = HfArg(default=0.0, help="for matrices only")
-    adam_beta1: Decay = HfArg(default=0.9, help="decay of the running mean of gradients")
-    adam_beta2: Decay = HfArg(default=0.999, help="decay of the running mean of squared gradients")
-    adam_epsilon: NonNegativeFloat = HfArg(default=1e-8, help="added to the root of the mean of squares")
-    max_grad_norm: NonNegativeFloat = HfArg(default=1.0, help="norm to which gradients are clipped; 0: no clipping")
-    num_train_epochs: Epochs = HfArg(default=3.0, help="fractions are possible")
-    max_steps: UpdateLimit = HfArg(default=-1, help="number of updates, instead of epochs")
-    lr_scheduler_type: Literal["linear", "cosine", "constant", "constant_with_warmup", "warmup_stable_decay"] = HfArg(
-        default="linear", help="how the learning rate changes after its peak"
+    save_steps: PositiveInt | None = flag(None, "updates between two checkpoints; 500 with --save_strategy steps")
+    save_total_limit: PositiveInt = flag(2, "number of checkpoints to keep, apart from the best")
+    seed: Seed = flag(42, "random seed for the order of examples, dropout and new weights")
+    seeds: PositiveInt = flag(1, "run with this many seeds, starting with --seed, and keep the best model")
+    max_restarts: NonNegativeInt = flag(0, "replace up to this many runs that diverge or predict one class only")
+    mixed_precision: Literal["auto", "no", "fp16", "bf16"] = flag(
+        AUTO, "of most matrix products; auto trains in bf16 on GPUs that compute in it, except ELMo"
     )
-    decay_ratio: Share | None = HfArg(
-        default=None,
-        help="share of the updates, the last, in which the learning rate falls to zero with --lr_scheduler_type "
-        "warmup_stable_decay; default: 0.1",
+    matmul_precision: Literal["auto", "highest", "high", "medium"] = flag(
+        AUTO, "of float32 matrix products; auto is high where --mixed_precision auto is bf16 on a GPU"
     )
-    warmup_ratio: Share = HfArg(default=0.0, help="share of the updates in which the learning rate rises")
-    warmup_steps: NonNegativeInt = HfArg(
-        default=0, help="number of updates in which the learning rate rises, instead of --warmup_ratio"
+    torch_compile: bool = flag(False, "compile the layers of BERT or GPT for pre-training on a GPU")
+    torch_compile_mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = flag(
+        "default", "what torch.compile optimizes"
     )
-    eval_strategy: Literal["no", "steps", "epoch"] | None = HfArg(
-        default=None,
-        help="when to evaluate, apart from the end; default: steps if --eval_steps is given, otherwise epoch",
+    gradient_checkpointing: bool = flag(False, "recompute activations: less memory, more time")
+    group_by_length: bool = flag(False, "train on batches of similar length: less padding")
+    pad_to_max_length: bool = flag(False, "pad every batch to one shape, for XLA and torch.compile")
+    dataloader_num_workers: NonNegativeInt | None = flag(
+        None, "processes that prepare batches, for each process that trains; default: none on a CPU, up to 4 on a GPU"
     )
-    eval_steps: PositiveInt | None = HfArg(default=None, help="updates between two evaluations")
-    load_best_model_at_end: bool = HfArg(default=False, help="keep the best of the evaluated models, not the last")
-    metric_for_best_model: str | None = HfArg(
-        default=None, help="metric that chooses the best model; default: the task's first metric"
-    )
-    early_stopping_patience: PositiveInt | None = HfArg(
-        default=None, help="stop after this many evaluations in a row that are no better than the best"
-    )
-    save_strategy: Literal["no", "steps", "epoch"] | None = HfArg(
-        default=None, help="when to save a checkpoint; default: steps if --save_steps is given, otherwise epoch"
-    )
-    save_steps: PositiveInt | None = HfArg(
-        default=None, help="updates between two checkpoints; default with --save_strategy steps: 500"
-    )
-    save_total_limit: PositiveInt = HfArg(default=2, help="number of checkpoints to keep, apart from the best")
-    seed: Seed = HfArg(default=42, help="random seed for the order of examples, dropout and new weights")
-    seeds: PositiveInt = HfArg(
-        default=1, help="run with this many seeds, starting with --seed, and keep the best model"
-    )
-    max_restarts: NonNegativeInt = HfArg(
-        default=0,
-        help="replace up to this many runs that diverge or predict one class only by runs with further seeds",
-    )
-    mixed_precision: Literal["auto", "no", "fp16", "bf16"] = HfArg(
-        default=AUTO,
-        help="precision of most matrix products; weights stay in float32; auto trains in bf16 on GPUs that compute "
-        "in it, except ELMo",
-    )
-    matmul_precision: Literal["auto", "highest", "high", "medium"] = HfArg(
-        default=AUTO,
-        help="precision of float32 matrix products; below highest they may use TF32 or bfloat16; auto is high where "
-        "--mixed_precision auto is bf16 on a GPU, and highest elsewhere",
-    )
-    torch_compile: bool = HfArg(default=False, help="compile the layers of BERT or GPT for pre-training on a GPU")
-    torch_compile_mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = HfArg(
-        default="default", help="what torch.compile optimizes"
-    )
-    gradient_checkpointing: bool = HfArg(default=False, help="recompute activations: less memory, more time")
-    group_by_length: bool = HfArg(default=False, help="train on batches of similar length: less padding")
-    pad_to_max_length: bool = HfArg(default=False, help="pad every batch to one shape, for XLA and torch.compile")
-    dataloader_num_workers: NonNegativeInt | None = HfArg(
-        default=None,
-        help="processes that prepare batches, for each process that trains; default: none on a CPU, up to 4 on a GPU",
-    )
-    ddp_timeout: PositiveInt = HfArg(
-        default=1800, help="seconds that one of several processes waits for another before it gives up"
-    )
-    logging_steps: PositiveInt = HfArg(default=50, help="updates between two reports of the training loss")
-    report_to: str = HfArg(
-        default="none",
-        help=f"trackers that draw curves: {', '.join(TRACKERS)}, several of these, or all that are installed; "
-        "TensorBoard writes to OUTPUT_DIR/runs, curves to log.jsonl and curves.png",
-    )
-    push_to_hub: bool = HfArg(default=False, help="upload the output folder at the end")
-    hub_model_id: str | None = HfArg(default=None, help="repository to push to; default: the output folder's name")
-    hub_private_repo: bool = HfArg(default=False, help="make a new repository private")
+    ddp_timeout: PositiveInt = flag(1800, "seconds that one of several processes waits for another before it gives up")
+    logging_steps: PositiveInt = flag(50, "updates between two reports of the training loss")
+    report_to: str = flag("none", f"trackers that draw curves: some of {', '.join(TRACKERS)}, or all installed")
+    push_to_hub: bool = flag(False, "upload the output folder at the end")
+    hub_model_id: str | None = flag(None, "repository to push to; default: the output folder's name")
+    hub_private_repo: bool = flag(False, "make a new repository private")
 
     def __post_init__(self) -> None:
         self._check_purpose()
@@ -300,15 +250,10 @@ class RunArguments:
         if self.max_steps == -1 and self.num_train_epochs <= 0:
             raise InputError(f"--num_train_epochs must be positive, not {self.num_train_epochs}")
         if self.implementation == "transformers" and self.trust_remote_code:
-            raise InputError(
-                "--implementation transformers runs transformers' own code, --trust_remote_code the checkpoint's: "
-                "give one of them"
-            )
+            raise InputError("--implementation transformers and --trust_remote_code choose the code: give one of them")
         makes_tokenizer = self.makes_tokenizer or self.tokenizer_name is not None
         if self.model_name_or_path.endswith(".json") and not makes_tokenizer:
-            raise InputError(
-                f"{self.model_name_or_path} is a configuration without a tokenizer: give --tokenizer_name"
-            )
+            raise InputError(f"{self.model_name_or_path} comes without a tokenizer: give --tokenizer_name")
 
     def repeated_flags(self, results: Mapping[str, float]) -> dict[str, Any]:
         """The `flags_of_use` that are not their defaults, for a use of the model that has these results."""
@@ -331,8 +276,6 @@ class RunArguments:
             raise InputError("--ensemble averages runs that were trained before: give --do_train false")
         if self.save_outputs and not (self.do_eval or self.do_predict):
             raise InputError("--save_outputs keeps what --do_eval and --do_predict compute: give one of them")
-        if self.hub_private_repo and not self.push_to_hub:
-            raise InputError("--hub_private_repo makes the repository of --push_to_hub private: give both")
         flag = "--resume" if self.resume else "--overwrite_output_dir"
         replaces = (self.resume or self.overwrite_output_dir) and not (self.do_train or self.only_evaluates)
         if replaces and (self._is_own(self.model_name_or_path) or self._is_removed(self.model_name_or_path)):
@@ -371,7 +314,7 @@ class RunArguments:
                 raise InputError(f"--{name} is empty")
             for allowed in _restrictions(hint):
                 if value is not None and not allowed.test(value):
-                    raise InputError(f"--{name} {allowed.error.format(value)}")
+                    raise InputError(f"--{name} must be {allowed.text}, not {value}")
 
     @property
     def source(self) -> ModelSource:
@@ -403,19 +346,13 @@ class RunArguments:
         decay = 0.1 if self.decay_ratio is None else self.decay_ratio
         if self.lr_scheduler_type == "warmup_stable_decay" and self.warmup_ratio + decay > 1 + 1e-9:
             raise InputError(
-                f"--warmup_ratio {self.warmup_ratio} and --decay_ratio {decay} are more than the whole run: the "
-                "learning rate would never reach its peak"
+                f"--warmup_ratio {self.warmup_ratio} and --decay_ratio {decay} are more than the whole run"
             )
 
     def _check_trackers(self) -> None:
-        trackers = self.report_to.split(",")
-        for name in trackers:
-            if name not in ("none", "all", *TRACKERS):
-                raise InputError(f"--report_to {name} is none of none, all, {', '.join(TRACKERS)}")
-        if len(trackers) > len({*trackers}):
-            raise InputError(f"--report_to {self.report_to} names a tracker twice: name each once")
-        if len(trackers) > 1 and not {*trackers} <= {*TRACKERS}:
-            raise InputError(f"--report_to {self.report_to}: none and all cannot be combined with other names")
+        names = self.report_to.split(",")
+        if names not in (["none"], ["all"]) and sorted(names) != sorted({*names} & {*TRACKERS}):
+            raise InputError(f"--report_to must be none, all or some of {', '.join(TRACKERS)}, not {self.report_to}")
 
 
 def switch_off(
@@ -466,19 +403,17 @@ class DataArguments(RunArguments):
     )
     flags_of_use: ClassVar[tuple[str, ...]] = (*RunArguments.flags_of_use, "max_seq_length")
 
-    data_dir: PathOrName | None = HfArg(default=None, help="folder of the data in its published format")
-    train_file: PathOrName | None = HfArg(default=None, help="your own file to train on")
-    validation_file: PathOrName | None = HfArg(default=None, help="your own file to evaluate on")
-    test_file: PathOrName | None = HfArg(default=None, help="your own file to predict; it needs no labels")
-    validation_split_percentage: Percentage | None = HfArg(
-        default=None,
-        help="percentage of --train_file's examples to evaluate on instead of a --validation_file; they are the same "
-        "for every --seed",
+    data_dir: str | None = flag(None, "folder of the data in its published format")
+    train_file: str | None = flag(None, "your own file to train on, in a format of this script")
+    validation_file: str | None = flag(None, "your own file to evaluate on")
+    test_file: str | None = flag(None, "your own file to predict; it needs no labels")
+    validation_split_percentage: Percentage | None = flag(
+        None, "percentage of --train_file's examples to evaluate on, the same for every --seed"
     )
-    max_seq_length: int = HfArg(default=128, help="tokens of an input; longer texts are cut")
-    max_train_samples: PositiveInt | None = HfArg(default=None, help="train on only this many examples, the first")
-    max_eval_samples: PositiveInt | None = HfArg(default=None, help="evaluate on only this many examples, the first")
-    max_predict_samples: PositiveInt | None = HfArg(default=None, help="predict only this many examples, the first")
+    max_seq_length: int = flag(128, "tokens of an input; longer texts are cut")
+    max_train_samples: PositiveInt | None = flag(None, "train on only this many examples, the first")
+    max_eval_samples: PositiveInt | None = flag(None, "evaluate on only this many examples, the first")
+    max_predict_samples: PositiveInt | None = flag(None, "predict only this many examples, the first")
 
     def __post_init__(self) -> None:
         """Raises ValueError as the class above does, and for overrides of what the data decide."""
@@ -492,11 +427,16 @@ class DataArguments(RunArguments):
                 raise InputError(f"--config_overrides {name} has no effect: the labels of the data decide it")
 
     def _check_files(self) -> None:
-        """Raises ValueError if the data are the user's own files, and a split that the run needs has none."""
+        """Raises ValueError without data, and for the user's own files if a split that the run needs has none."""
         given = next((name for name in FILES.split() if getattr(self, name) is not None), None)
         others = [name for name in ("task_name", "dataset_name", "data_dir") if hasattr(self, name)]
-        if given is None or any(getattr(self, name) is not None for name in others):
+        if others[0] == "task_name" and self.data_dir is not None and self.task_name is None:
+            raise InputError("--data_dir holds the data of a task: give its --task_name")
+        if any(getattr(self, name) is not None for name in others):
             return
+        if given is None:
+            sources = ", ".join(f"--{name}" for name in [*others, *FILES.split()])
+            raise InputError(f"there are no data: name them by one of {sources}")
         for split in [split for split, file in self.files.items() if file is None]:
             raise InputError(
                 f"--{given} {getattr(self, given)} is read without a recipe's --{others[0]}, so "

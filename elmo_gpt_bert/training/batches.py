@@ -10,7 +10,6 @@ import math
 import multiprocessing
 import os
 import signal
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from torch.utils.data import DataLoader
 from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.errors import LaunchError, Parameter, UserError
 from elmo_gpt_bert.training.identity import SAMPLES
-from elmo_gpt_bert.training.optimization import count_updates, samples_of_update, schedule
+from elmo_gpt_bert.training.optimization import count_updates, samples_of_update
 
 
 if TYPE_CHECKING:
@@ -123,11 +122,8 @@ def worker_errors() -> Iterator[None]:
         if not text.startswith(f"Caught {kind.__name__} in DataLoader worker"):
             raise
         raise kind(text.rpartition(f"{kind.__name__}: ")[2].strip()) from error  # without the worker's traceback
-    except (RuntimeError, OSError, EOFError) as error:
-        # The worker was killed before its last batch was received, which asks it for a file descriptor.
-        is_gone = isinstance(error, (EOFError, ConnectionError, FileNotFoundError))
-        left_a_batch = is_gone and "rebuild_storage_fd" in "".join(traceback.format_exception(error))
-        if not (left_a_batch or str(error).startswith("DataLoader worker")):
+    except RuntimeError as error:
+        if not str(error).startswith("DataLoader worker"):
             raise
         for process in multiprocessing.active_children():  # they may wait for a lock that the killed one had
             process.kill()
@@ -244,14 +240,12 @@ class Plan(ABC):
     losses: the names of the losses that the model computes
     loss_weights: the training loss is the sum of the losses, multiplied by these
     gradient_scale: what the training loss is multiplied by for its gradient
-    measures_peak: whether the log names the share of the device's matrix-product peak
     """
 
     updates: int
     losses: tuple[str, ...] = ("loss",)
     loss_weights: tuple[float, ...] = (1.0,)
     gradient_scale: float = 1.0
-    measures_peak: bool = False
 
     def __init__(self, args: RunArguments, accelerator: Accelerator) -> None:
         self.args, self.accelerator = args, accelerator
@@ -327,6 +321,6 @@ class EpochPlan(Plan):
     def identity(self) -> dict[str, Any]:
         return {
             SAMPLES: samples_of_update(self.args, self.accelerator.num_processes),
-            **schedule(self.args, self.updates),
+            "updates": self.updates,
             "updates an epoch": self.per_epoch,
         }

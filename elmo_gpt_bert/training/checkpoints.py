@@ -14,6 +14,7 @@ updates; neither have random states, because each micro-batch has a seed. No fil
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -32,8 +33,14 @@ from elmo_gpt_bert.training.batches import Plan
 from elmo_gpt_bert.training.errors import DivergedError, FileError
 from elmo_gpt_bert.training.files import new_folder, read_json_object, remove_folder
 from elmo_gpt_bert.training.identity import PREDICTIONS, allowed_differences, check_same, flatten_config
-from elmo_gpt_bert.training.layers import gather_weights, load_weights, saved_class, saved_name
-from elmo_gpt_bert.training.optimization import gather_state, load_state
+from elmo_gpt_bert.training.optimization import (
+    gather_state,
+    gather_weights,
+    load_state,
+    load_weights,
+    saved_class,
+    saved_name,
+)
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, HALF_WRITTEN, damage, matching_folders, write_checksums
 from elmo_gpt_bert.training.processes import on_main, together
 from elmo_gpt_bert.training.results import goodness
@@ -42,6 +49,7 @@ from elmo_gpt_bert.training.task import Task
 
 WEIGHTS, OPTIMIZER, PLAN = "model.safetensors", "optimizer.safetensors", "plan.safetensors"
 BATCH_SIZE = "per_device_train_batch_size"
+BROKEN = (OSError, ValueError, TypeError, KeyError)  # what reading a damaged progress.json raises
 
 
 @dataclass
@@ -183,12 +191,14 @@ class Checkpoints:
         saved = self.saved_updates()
         kept = set(saved[: self.args.save_total_limit])
         if self.args.load_best_model_at_end:
-            kept |= {self._read(update)[0].best_update for update in kept if self._damage_of_progress(update) is None}
+            for update in {*kept}:
+                with contextlib.suppress(*BROKEN):
+                    kept.add(self._read(update)[0].best_update)
         for update in set(saved) - kept:
             remove_folder(self.path(update))
 
     def _read(self, update: int) -> Saved:
-        """(progress, identity, circumstances). Raises ValueError, TypeError or KeyError if one of them is missing."""
+        """(progress, identity, circumstances). Raises one of `BROKEN` if one of them is missing."""
         values = read_json_object(self.path(update) / "progress.json")
         identity, circumstances = dict(values.pop("identity")), dict(values.pop("circumstances"))
         return Progress.from_dict(values), identity, circumstances
@@ -202,10 +212,10 @@ class Checkpoints:
         if not self.args.resume:
             return None
         saved = on_main(self._find)
-        self.newest = None if saved is None else saved[0].update
         if saved is None:
             return None
         progress, identity, circumstances = saved
+        self.newest = progress.update
         path = self.path(progress.update)
         together(partial(self._compare, identity, path, progress.update))
         self._print_changes(circumstances, path)
@@ -218,11 +228,19 @@ class Checkpoints:
         return progress
 
     def _find(self) -> Saved | None:
-        """What the newest complete checkpoint says; None if there is none."""
+        """What the newest complete checkpoint says; None if there is no checkpoint."""
         for half_written in matching_folders(self.folder, HALF_WRITTEN):
             shutil.rmtree(half_written)
-        update = self._newest()
-        return None if update is None else self._read(update)
+        problems = []
+        for update in self.saved_updates():
+            problem = self._damage_of(update) or self._damage_of_best(update)
+            if problem is None:
+                return self._read(update)
+            problems.append(f"{self.path(update)}: {problem}")
+            self.accelerator.print(f"{problems[-1]}: not used")
+        if problems:
+            raise FileError(f"all checkpoints are damaged ({'; '.join(problems)}): remove them to begin again")
+        return None
 
     def _compare(self, saved: dict[str, Any], path: Path, update: int) -> None:
         """Raises ValueError if the identity `saved` in `path` is not of this run, or of its first updates."""
@@ -236,38 +254,19 @@ class Checkpoints:
             draws = ", and dropout draws other numbers" if BATCH_SIZE in changes else ""
             self.accelerator.print(f"{path} was written with {listed}: the last bits may differ{draws}")
 
-    def _newest(self) -> int | None:
-        """The newest checkpoint that is complete; raises OSError if there are only damaged ones."""
-        problems = []
-        for update in self.saved_updates():
-            problem = self._damage_of(update) or self._damage_of_best(update)
-            if problem is None:
-                return update
-            problems.append(f"{self.path(update)}: {problem}")
-            self.accelerator.print(f"{problems[-1]}: not used")
-        if problems:
-            raise FileError(f"all checkpoints are damaged ({'; '.join(problems)}): remove them to begin again")
-        return None
-
     def _damage_of(self, update: int) -> str | None:
+        """What is wrong with a checkpoint, also where its SHA256SUMS was written again; None if nothing is."""
         path = self.path(update)
-        return damage(path) or self._damage_of_tensors(path) or self._damage_of_progress(update)
-
-    def _damage_of_tensors(self, path: Path) -> str | None:
-        """The problem of the first file of tensors that cannot be read, whatever SHA256SUMS says of it."""
-        for name in sorted({WEIGHTS, OPTIMIZER} | {file.name for file in path.glob("*.safetensors")}):
-            try:
+        if problem := damage(path):
+            return problem
+        try:
+            for name in sorted({WEIGHTS, OPTIMIZER} | {file.name for file in path.glob("*.safetensors")}):
                 with safe_open(path / name, "pt"):
                     pass
-            except (OSError, SafetensorError) as error:
-                return f"{name} is missing or broken ({' '.join(str(error).split())})"
-        return None
-
-    def _damage_of_progress(self, update: int) -> str | None:
-        try:
+            name = "progress.json"
             written = self._read(update)[0].update
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            return f"progress.json is damaged ({type(error).__name__}: {error})"
+        except (SafetensorError, *BROKEN) as error:
+            return f"{name} is missing or broken ({type(error).__name__}: {' '.join(str(error).split())})"
         return None if written == update else f"it is the checkpoint of update {written} under another name"
 
     def _damage_of_best(self, update: int) -> str | None:

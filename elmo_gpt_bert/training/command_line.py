@@ -1,4 +1,4 @@
-"""Runs a script as a command: one-line errors, signals that stop it, and output that outlives its reader.
+"""Runs a script as a command: one-line errors, and signals that stop it.
 
 This module imports only the standard library and errors.py, so that scripts without a model start at once.
 """
@@ -10,9 +10,8 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
 
 from elmo_gpt_bert.training.errors import UserError, flags_in_errors
 
@@ -27,22 +26,20 @@ def run_command(main: Callable[[], object], interrupted: str = "interrupted") ->
     Other exceptions keep their traceback, because they are mistakes in the code. With ZOO_TRACEBACK=1, a UserError
     keeps it, too. `interrupted` is the message after Ctrl-C if the exception has none. SIGTERM counts as Ctrl-C.
     """
-    with lasting_streams(), _terminated_as_interrupted():
-        _call(main, interrupted)
-
-
-def _call(main: Callable[[], object], interrupted: str) -> None:
-    try:
-        with flags_in_errors():
-            main()
-    except KeyboardInterrupt as stop:
-        sys.stderr.write(f"{str(stop) or interrupted}\n")
-        sys.exit(130)
-    except UserError as error:
-        if os.environ.get(TRACEBACK) == "1":
-            raise
-        sys.stderr.write(f"{program()}: error: {error}\n")
-        sys.exit(1)
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(line_buffering=True)  # also in files and pipes, a line is written when it is printed
+    with _terminated_as_interrupted():
+        try:
+            with flags_in_errors():
+                main()
+        except KeyboardInterrupt as stop:
+            print(str(stop) or interrupted, file=sys.stderr)
+            sys.exit(130)
+        except UserError as error:
+            if os.environ.get(TRACEBACK) == "1":
+                raise
+            print(f"{program()}: error: {error}", file=sys.stderr)
+            sys.exit(1)
 
 
 def program() -> str:
@@ -73,15 +70,25 @@ def start_of_script(name: str, module: str | None = None) -> str:
 
 
 @contextlib.contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """Within the context, the first SIGTERM raises KeyboardInterrupt, and others do nothing.
-
-    Processes that this one forks end by it without a word, as usual. Outside the main thread nothing changes.
-    """
+def _handling(handlers: Mapping[int, Callable[[int, object], None]]) -> Iterator[None]:
+    """Within the context, the handlers receive their signals. Outside the main thread, nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    process, handler = os.getpid(), signal.getsignal(signal.SIGTERM)
+    former = {number: signal.signal(number, receive) for number, receive in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def _terminated_as_interrupted() -> contextlib.AbstractContextManager[None]:
+    """Within the context, the first SIGTERM raises KeyboardInterrupt, and others do nothing.
+
+    Processes that this one forks end by it without a word, as usual.
+    """
+    process = os.getpid()
 
     def receive(number: int, frame: object) -> None:
         if os.getpid() != process:
@@ -91,11 +98,7 @@ def _terminated_as_interrupted() -> Iterator[None]:
         signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, receive)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, handler)
+    return _handling({signal.SIGTERM: receive})
 
 
 class Interrupted(KeyboardInterrupt):
@@ -107,13 +110,10 @@ def stop_signals() -> Iterator[list[int]]:
     """Gives a list that collects SIGINT (Ctrl-C) and SIGTERM, so that a run can stop between two updates.
 
     A second Ctrl-C stops the process at once. A second SIGTERM does not: a process may receive it twice, from the
-    scheduler and from its launcher. Outside the main thread no signal is caught.
+    scheduler and from its launcher.
     """
     received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    interrupt = signal.getsignal(signal.SIGINT)
 
     def receive(number: int, frame: object) -> None:
         if not received:
@@ -121,60 +121,7 @@ def stop_signals() -> Iterator[list[int]]:
                 # print is not re-entrant
                 os.write(2, b"\nstopping after this update; Ctrl-C once more stops at once\n")
         received.append(number)
-        signal.signal(signal.SIGINT, handlers[signal.SIGINT])
+        signal.signal(signal.SIGINT, interrupt)
 
-    for number in handlers:
-        signal.signal(number, receive)
-    try:
+    with _handling({signal.SIGINT: receive, signal.SIGTERM: receive}):
         yield received
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-
-
-# Standard output and error
-
-
-class _Lasting:
-    """A stream that can be written to after its reader has gone; the text is then lost."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
-
-    def write(self, text: str) -> int:
-        with self._reader_may_be_gone():
-            self.stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with self._reader_may_be_gone():
-            self.stream.flush()
-
-    @contextlib.contextmanager
-    def _reader_may_be_gone(self) -> Iterator[None]:
-        try:
-            yield
-        except BrokenPipeError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.stream.fileno())
-            os.close(nowhere)
-
-
-@contextlib.contextmanager
-def lasting_streams() -> Iterator[None]:
-    """Within the context, each line is written at once, also to files and pipes, and a missing reader is no error."""
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(line_buffering=True)
-    with (
-        open(os.devnull, "w", encoding="utf-8") as nowhere,  # for a stream that was closed before Python started
-        contextlib.redirect_stdout(_Lasting(sys.stdout or nowhere)),
-        contextlib.redirect_stderr(_Lasting(sys.stderr or nowhere)),
-    ):
-        try:
-            yield
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()

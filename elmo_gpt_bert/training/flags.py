@@ -19,6 +19,7 @@ import difflib
 import os
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -32,10 +33,11 @@ from elmo_gpt_bert.training.errors import InputError, flags_in_errors
 from elmo_gpt_bert.training.files import read_text
 
 
-# transformers' flag -> this project's flag with the same values.
+# transformers' flag, or a former one -> this project's flag with the same values.
 NAMES = {
     "activation_checkpointing": "gradient_checkpointing",
     "evaluation_strategy": "eval_strategy",
+    "feature_cache": "state_cache",
     "max_length": "max_seq_length",
     "max_train_steps": "max_steps",
     "num_warmup_steps": "warmup_steps",
@@ -49,90 +51,66 @@ NAMES = {
 # A flag of both -> transformers' value -> this project's.
 CHOICES = {"optim": {"adamw_torch": "adamw", "adamw_torch_fused": "adamw"}}
 
-# transformers' flag -> its value -> the flags that it sets here: none if the value is the only behaviour.
-VALUES: dict[str, dict[str, dict[str, str]]] = {
-    "auto_find_batch_size": {"false": {}},
-    "bf16": {"true": {"mixed_precision": "bf16"}, "false": {"bf16": "false"}},  # for `switch_off`
-    "bf16_full_eval": {"false": {}},
-    "dataloader_drop_last": {"false": {}},
-    "dataloader_pin_memory": {"true": {}},
-    "fp16": {"true": {"mixed_precision": "fp16"}, "false": {"fp16": "false"}},
-    "fp16_full_eval": {"false": {}},
-    "ignore_mismatched_sizes": {"true": {}},
-    "label_all_tokens": {"false": {}},
-    "label_smoothing_factor": {"0": {}, "0.0": {}},
-    "logging_strategy": {"steps": {}},
-    "no_cuda": {"false": {}},
-    "overwrite_cache": {"true": {}, "false": {}},
-    "remove_unused_columns": {"true": {}},
-    "resume_from_checkpoint": {"true": {"resume": "true"}, "false": {"resume": "false"}},
-    "return_entity_level_metrics": {"true": {}},
-    "save_safetensors": {"true": {}},
-    "tf32": {"true": {"matmul_precision": "high"}, "false": {"matmul_precision": "highest"}},
-    "torch_compile_backend": {"inductor": {}},
-    "train_sampling_strategy": {
-        "random": {"group_by_length": "false"},
-        "group_by_length": {"group_by_length": "true"},
-    },
-    "use_cache": {"false": {}},
-    "use_cpu": {"false": {}},
-    "use_fast_tokenizer": {"true": {}},
-    "with_tracking": {"true": {"report_to": "all"}, "false": {}},
+# transformers' flag=value -> the flags that it sets here.
+VALUES: dict[str, dict[str, str]] = {
+    "bf16=true": {"mixed_precision": "bf16"},
+    "bf16=false": {"bf16": "false"},  # for `switch_off`
+    "fp16=true": {"mixed_precision": "fp16"},
+    "fp16=false": {"fp16": "false"},
+    "resume_from_checkpoint=true": {"resume": "true"},
+    "resume_from_checkpoint=false": {"resume": "false"},
+    "tf32=true": {"matmul_precision": "high"},
+    "tf32=false": {"matmul_precision": "highest"},
+    "train_sampling_strategy=random": {"group_by_length": "false"},
+    "train_sampling_strategy=group_by_length": {"group_by_length": "true"},
+    "with_tracking=true": {"report_to": "all"},
 }
+# What the scripts do anyway.
+ANYWAY = (
+    "auto_find_batch_size=false bf16_full_eval=false dataloader_drop_last=false dataloader_pin_memory=true",
+    "fp16_full_eval=false ignore_mismatched_sizes=true label_all_tokens=false label_smoothing_factor=0",
+    "label_smoothing_factor=0.0 logging_strategy=steps no_cuda=false overwrite_cache=true overwrite_cache=false",
+    "remove_unused_columns=true return_entity_level_metrics=true save_safetensors=true",
+    "torch_compile_backend=inductor use_cache=false use_cpu=false use_fast_tokenizer=true with_tracking=false",
+)
+VALUES |= {setting: {} for line in ANYWAY for setting in line.split()}
 
-PRECISION = "--mixed_precision auto, no, fp16 or bf16 sets the precision, for evaluation, too"
-COMPILE = "--torch_compile compiles by inductor"
-CPU = "ACCELERATE_USE_CPU=true in the environment keeps a run on the CPU"
-LAUNCH = "accelerate launch --config_file configs/accelerate/FILE.yaml distributes a run: multi_gpu, fsdp2, ..."
-LOGIN = "log in with `hf auth login`, or set HF_TOKEN: arguments are recorded, so they must not hold a token"
-CURVES = "trackers name a run of the project elmo-gpt-bert after --output_dir; TensorBoard writes to OUTPUT_DIR/runs"
-PRINTED = "the main process prints scores and, every --logging_steps, losses; only terminals show a progress bar"
-TOKENIZER = "the fast tokenizer of --tokenizer_name is used if there is one"
-
-# transformers' flag -> what to do instead, for flags and values that have no translation.
-HINTS = {
-    "bf16": PRECISION,
-    "fp16": PRECISION,
-    "bf16_full_eval": PRECISION,
-    "fp16_full_eval": PRECISION,
-    "torch_compile_backend": COMPILE,
-    "use_cpu": CPU,
-    "no_cuda": CPU,
-    "accelerator_config": LAUNCH,
-    "ddp_backend": LAUNCH,
-    "ddp_find_unused_parameters": LAUNCH,
-    "deepspeed": LAUNCH,
-    "fsdp": LAUNCH,
-    "fsdp_config": LAUNCH,
-    "local_rank": LAUNCH,
-    "hub_token": LOGIN,
-    "push_to_hub_token": LOGIN,
-    "token": LOGIN,
-    "use_auth_token": LOGIN,
-    "logging_dir": CURVES,
-    "run_name": CURVES,
-    "disable_tqdm": PRINTED,
-    "log_level": PRINTED,
-    "logging_first_step": PRINTED,
-    "logging_strategy": PRINTED,
-    "use_fast_tokenizer": TOKENIZER,
-    "use_slow_tokenizer": TOKENIZER,
-    "auto_find_batch_size": "lower --per_device_train_batch_size, and raise --gradient_accumulation_steps as much",
-    "cache_dir": "the environment variable HF_HOME sets where downloads are kept",
-    "checkpointing_steps": "--save_strategy and --save_steps say when to save a checkpoint",
-    "config_name": "give a configuration JSON as --model_name_or_path, or change fields by --config_overrides",
-    "data_seed": "--seed also sets the order of the examples",
-    "dataset_name": "give --data_dir, --train_file, --validation_file and --test_file, or what --help lists for data",
-    "full_determinism": "on CPU, runs with as many threads compute the same bits; GPUs have no such mode here",
-    "greater_is_better": "--metric_for_best_model says it: losses are better when lower, other metrics when higher",
-    "hub_strategy": "--push_to_hub uploads the output folder once, at the end",
-    "model_revision": "download it with `hf download ID --revision R --local-dir FOLDER`, and give the folder",
-    "model_type": "the checkpoint or configuration JSON in --model_name_or_path says which model it is",
-    "preprocessing_num_workers": "tokenizers use all processors by themselves",
-    "resume_from_checkpoint": "--resume continues from the newest checkpoint in --output_dir: remove newer ones or, "
-    "to train from a checkpoint of another run, give it as --model_name_or_path",
-    "save_only_model": "a checkpoint holds all that --resume needs; --save_strategy no saves only the final model",
+# What to do instead of transformers' flags, where they or their values have no translation.
+REMEDIES = {
+    "--mixed_precision auto, no, fp16 or bf16 sets the precision, for evaluation, too": (
+        "bf16 fp16 bf16_full_eval fp16_full_eval"
+    ),
+    "--torch_compile compiles by inductor": "torch_compile_backend",
+    "ACCELERATE_USE_CPU=true in the environment keeps a run on the CPU": "use_cpu no_cuda",
+    "accelerate launch --config_file configs/accelerate/FILE.yaml distributes a run: multi_gpu, fsdp2, ...": (
+        "accelerator_config ddp_backend ddp_find_unused_parameters deepspeed fsdp fsdp_config local_rank"
+    ),
+    "log in with `hf auth login`, or set HF_TOKEN: arguments are recorded, so they must not hold a token": (
+        "hub_token push_to_hub_token token use_auth_token"
+    ),
+    "trackers name a run after --output_dir; TensorBoard writes to OUTPUT_DIR/runs": "logging_dir run_name",
+    "the main process prints scores and, every --logging_steps, losses; only terminals show a progress bar": (
+        "disable_tqdm log_level logging_first_step logging_strategy"
+    ),
+    "the fast tokenizer of --tokenizer_name is used if there is one": "use_fast_tokenizer use_slow_tokenizer",
+    "lower --per_device_train_batch_size, and raise --gradient_accumulation_steps as much": "auto_find_batch_size",
+    "the environment variable HF_HOME sets where downloads are kept": "cache_dir",
+    "--save_strategy and --save_steps say when to save a checkpoint": "checkpointing_steps save_only_model",
+    "give a configuration JSON as --model_name_or_path, or change fields by --config_overrides": (
+        "config_name model_type"
+    ),
+    "--seed also sets the order of the examples": "data_seed",
+    "give --data_dir, --train_file, --validation_file and --test_file, or what --help lists for data": "dataset_name",
+    "on CPU, runs with as many threads compute the same bits; GPUs have no such mode here": "full_determinism",
+    "--metric_for_best_model says it: losses are better when lower, other metrics when higher": "greater_is_better",
+    "--push_to_hub uploads the output folder once, at the end": "hub_strategy",
+    "give the folder of `hf download ID --revision R --local-dir FOLDER`": "model_revision",
+    "tokenizers use all processors by themselves": "preprocessing_num_workers",
+    "--resume continues from the newest checkpoint in --output_dir; another run's is for --model_name_or_path": (
+        "resume_from_checkpoint"
+    ),
 }
+HINTS = {name: remedy for remedy, names in REMEDIES.items() for name in names.split()}
 
 
 Arguments = TypeVar("Arguments", bound=RunArguments)
@@ -302,9 +280,13 @@ class _RunParser(_Parser):
         self.names = [field.name for field in fields]
         self.required = [field.name for field in fields if field.default is dataclasses.MISSING]
         self.optional = [field.name for field in fields if field.default is None]
-        former = {alias[2:]: field.name for field in fields for alias in field.metadata.get("aliases", [])}
-        self.renamed = former | {name: ours for name, ours in NAMES.items() if ours in self.names}
-        self.foreign = [name for name in {**VALUES, **HINTS} if name not in self.names and self._can_translate(name)]
+        self.renamed = {name: ours for name, ours in NAMES.items() if ours in self.names}
+        settings = defaultdict(set)  # transformers' flag -> the flags that it may set here
+        for setting, targets in VALUES.items():
+            settings[setting.partition("=")[0]] |= targets.keys()
+        self.foreign = [
+            name for name in {**settings, **HINTS} if name not in self.names and settings[name] <= {name, *self.names}
+        ]
         shared = {field.name for field in dataclasses.fields(RunArguments)}
         script_fields = [name for name in self.names if name not in shared]
         titles = GROUPS | dict.fromkeys(script_fields[:1], "data and task")
@@ -313,11 +295,6 @@ class _RunParser(_Parser):
         for field in fields:
             group = self.add_argument_group(titles[field.name]) if field.name in titles else group
             self._add(group, field, types[field.name])
-
-    def _can_translate(self, name: str) -> bool:
-        """Whether the script has the flags that one of transformers sets."""
-        targets = {target for settings in VALUES.get(name, {}).values() for target in settings}
-        return targets <= {name, *self.names}
 
     def _add(self, group: argparse._ArgumentGroup, field: dataclasses.Field, kind: object) -> None:
         """Adds the flag of a field of type `kind`. For `X | None`, its values are of type X."""
@@ -375,11 +352,10 @@ class _RunParser(_Parser):
     def _translate(self, name: str, texts: list[str]) -> dict[str, list[str]]:
         """The flags of this script that a flag sets, with their values. A flag of transformers may set none."""
         if name in self.foreign:
-            value, translations = "".join(texts) or "true", VALUES.get(name, {})
-            if value.lower() in translations:
-                return {ours: [setting] for ours, setting in translations[value.lower()].items()}
-            only = f"{value} has no counterpart here, only {' and '.join(translations)}: leave it out"
-            self.error(f"argument --{name}: {HINTS.get(name, only)}")
+            value = "".join(texts) or "true"
+            if (setting := f"{name}={value.lower()}") in VALUES:
+                return {ours: [text] for ours, text in VALUES[setting].items()}
+            self.error(f"argument --{name}: {HINTS.get(name, f'{value} has no counterpart here: leave it out')}")
         ours = self.renamed.get(name, name)
         if ours not in self.names:
             kind, dashes = ("argument", "--") if self.recipe is None else ("key", "")

@@ -14,8 +14,9 @@ import glob
 import hashlib
 import json
 import re
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,14 +26,13 @@ from huggingface_hub import try_to_load_from_cache
 
 from elmo_gpt_bert.training.arguments import AUTO, RunArguments, default_strategy
 from elmo_gpt_bert.training.errors import InputError, MissingFileError
-from elmo_gpt_bert.training.files import file_digest, is_path
-from elmo_gpt_bert.training.optimization import samples_of_update
-from elmo_gpt_bert.training.output_folder import METRICS, loadable_files
+from elmo_gpt_bert.training.files import file_digest, is_path, make_folder, read_json_object, write_json
+from elmo_gpt_bert.training.optimization import learning_rates, samples_of_update
+from elmo_gpt_bert.training.output_folder import DIVERGED, METRICS, SAMPLES_NOTE, loadable_files
 from elmo_gpt_bert.training.results import read_record
 
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from datasets import Dataset
     from transformers import PreTrainedModel
 
@@ -51,12 +51,15 @@ FILES |= {"dataset_name", "dataset_config_name", "ensemble", "metric_name"}
 UNRELATED = ("architectures", "auto_map", "dtype", "id2label", "label2id", "problem_type", "transformers_version")
 # Fields of a configuration that no result depends on.
 IGNORED_FIELDS = {"_name_or_path", "architectures", "auto_map", "dtype", "transformers_version"}
-LENGTH = ("max_steps", "num_train_epochs", "updates")
+LENGTH = ("max_steps", "num_train_epochs")
 SAMPLES = "samples of an update"  # of all processes
 FINAL_LENGTH = "first update of the final length"  # of the rows of a language model
-RATES = ("warmup_ratio", "warmup_steps", "warm-up", "decay_ratio", "decay")
+RATES = ("warmup_ratio", "warmup_steps", "decay_ratio")
 PREDICTIONS = {"test data", "test data_mm", "max_predict_samples"}  # what only predictions depend on
 MODEL, TOKENIZER, OUTPUTS = "initial model", "tokenizer", "outputs of the ensemble"
+# The files with a run's identity, seen from its output folder or from a checkpoint of it.
+RECORDS = (METRICS, "progress.json", "checkpoint-*/progress.json")
+RECORDS += (f"seed-*/{METRICS}", f"seed-*/{DIVERGED}", "seed-*/checkpoint-*/progress.json", SAMPLES_NOTE)
 # Among the files of a model folder, those of the tokenizer, and those of a checkpoint, ours or another trainer's, from
 # which only training goes on.
 TOKENIZER_FILES = re.compile(
@@ -134,6 +137,20 @@ def _content_of(name: str, of_tokenizer: bool) -> str | None:
     return name
 
 
+def recorded_identity(folder: Path) -> dict[str, Any]:
+    """The identity of the run that wrote to a folder, or to a checkpoint; empty where no record of it can be read."""
+    for path in (path for name in RECORDS for path in folder.glob(name)):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # damaged: others report it
+            return dict(read_json_object(path)["identity"])
+    return {}
+
+
+def note_samples(folder: Path, args: RunArguments) -> None:
+    """Notes in a new folder that updates have the samples of one process, however many processes begin a run there."""
+    make_folder(folder)
+    write_json(folder / SAMPLES_NOTE, {"identity": {SAMPLES: samples_of_update(args, processes=1)}})
+
+
 def read_finished(folder: Path, args: RunArguments, absent: bool = False) -> dict[str, Any] | None:
     """The metrics.json of the run with these arguments if it has finished in the folder; None if none has.
 
@@ -202,46 +219,32 @@ def _is_same(name: str, value: Any, saved: Any) -> bool:
 def allowed_differences(identity: dict[str, Any], saved: dict[str, Any], checkpoint: Path, update: int) -> set[str]:
     """The names whose values may differ between a run and the identity saved in its `checkpoint` after `update`.
 
-    A run may have another length than the saved one if both do the same up to `update`: the learning rate must not
-    depend on the last update. Raises ValueError, with what to do instead, if the length was changed and this is not
-    so.
+    Length and schedule may differ if both runs do the same up to `update`. Raises ValueError, with what to do instead,
+    if they do not.
     """
-    changed = [name for name in LENGTH[:2] if identity[name] != saved[name]]
-    same_rates = all(identity.get(name) == saved.get(name) for name in ("warm-up", "decay"))
-    if same_rates and identity["updates"] == saved["updates"]:
-        return {*LENGTH, *RATES}  # other flags for the same length
+    changed = [name for name in (*LENGTH, *RATES) if identity[name] != saved[name]]
     if not changed:
         return set()
-    reason = _difference(identity, saved, update)
-    if reason:
+    last = _last_common_update(identity, saved)
+    if update > last:
         raise InputError(
-            f"{checkpoint} is of a run with {changed[0]} {saved[changed[0]]}, not {identity[changed[0]]}: {reason}. "
-            f"To train further, begin another run with --model_name_or_path {checkpoint} and its own --output_dir"
+            f"{checkpoint} is of a run with {changed[0]} {saved[changed[0]]}, not {identity[changed[0]]}, and both do "
+            f"the same only up to update {last}: resume from a checkpoint up to there or, to train further, begin "
+            f"another run with --model_name_or_path {checkpoint} and its own --output_dir"
         )
-    return {*LENGTH, *RATES, FINAL_LENGTH}
+    return {*LENGTH, *RATES, FINAL_LENGTH, "updates"}
 
 
-def _difference(identity: dict[str, Any], saved: dict[str, Any], update: int) -> str | None:
-    """What differs up to `update` between runs of different lengths with these identities; None if nothing does."""
-    runs = (identity, saved)
-    before = "resume from a checkpoint before it"
-    if "decay" in identity and "decay" in saved:
-        stable = min(run["updates"] - run["decay"] for run in runs)
-        if update > stable:
-            return f"in one of them the learning rate falls after update {stable}; {before}"
-    elif identity["updates"] < saved["updates"]:
-        return f"that run has {saved['updates']} updates, and can only be resumed with as many or more"
-    elif not identity["lr_scheduler_type"].startswith("constant"):
-        scheduler = identity["lr_scheduler_type"]
-        return f"with --lr_scheduler_type {scheduler} the learning rate depends on the last update"
-    if identity["warm-up"] != saved["warm-up"]:
-        return f"its warm-up has {saved['warm-up']} updates, not {identity['warm-up']}; --warmup_steps sets it"
-    first = min((run[FINAL_LENGTH] for run in runs if run.get(FINAL_LENGTH)), default=update)
-    if update > first:
-        return f"in one of them --final_seq_length begins after update {first}; {before}"
-    if update == saved["updates"] and _chose_at_its_end(saved):
-        return f"it evaluated its model after update {update}, its last, where a longer run does not"
-    return None
+def _last_common_update(identity: dict[str, Any], saved: dict[str, Any]) -> int:
+    """The last update up to which two runs, of different lengths or schedules, do the same."""
+    shorter, longer = sorted((identity, saved), key=lambda run: run["updates"])
+    updates = shorter["updates"]
+    rates, others = (learning_rates(SimpleNamespace(**run), run["updates"]) for run in (shorter, longer))
+    last = next((update for update in range(updates) if rates(update) != others(update)), updates)
+    if updates < longer["updates"] and (shorter is identity or _chose_at_its_end(shorter)):
+        last = min(last, updates - 1)  # its end has an evaluation that the longer run does not make
+    lengths = {run.get(FINAL_LENGTH, 0) for run in (shorter, longer)}
+    return min([last, *filter(None, lengths)]) if len(lengths) > 1 else last
 
 
 def _chose_at_its_end(run: dict[str, Any]) -> bool:
@@ -257,47 +260,16 @@ def _chose_at_its_end(run: dict[str, Any]) -> bool:
 def digest(data_set: Dataset) -> str:
     """SHA-256 of the columns' names, types and values, in hexadecimal digits.
 
-    It is the same for data in memory, on disk, or selected from a larger data set.
+    It is the same for data in memory, on disk, or selected from a larger data set. Arrow's buffers may also hold bytes
+    outside a slice and under missing values, but not in what `take` copies.
     """
-    content, tables = hashlib.sha256(), data_set.with_format("arrow")
-    if not len(data_set):
-        content.update(repr(data_set.column_names).encode())
+    tables = data_set.with_format("arrow")
+    content = hashlib.sha256(repr([(field.name, str(field.type)) for field in tables[:0].schema]).encode())
     for start in range(0, len(data_set), 1000):
-        table = tables[start : start + 1000].combine_chunks()
-        for name, column in zip(table.column_names, table.columns, strict=True):
-            content.update(name.encode())
-            for part in _parts(column.chunk(0)):
-                content.update(part)
+        table = tables[start : start + 1000]
+        for batch in table.take(np.arange(len(table))).combine_chunks().to_batches():
+            content.update(batch.serialize())
     return content.hexdigest()
-
-
-def _parts(array: pa.Array) -> Iterator[bytes | np.ndarray]:
-    """Yields the array's type and values. Arrow's buffers also hold bytes outside a slice and under missing values."""
-    from pyarrow import types  # the import takes time, which --help does not need
-
-    yield f" {array.type} {len(array)} {array.null_count} ".encode()
-    if array.null_count:
-        yield array.is_valid().to_numpy(zero_copy_only=False)
-        array = array.drop_null()
-    if types.is_null(array.type):  # a column without a value, or with empty lists alone
-        return
-    if types.is_string(array.type) or types.is_large_string(array.type):
-        array = array.cast("large_binary")
-    if types.is_binary(array.type) or types.is_large_binary(array.type):
-        texts = array.to_pylist()
-        yield np.array([len(text) for text in texts])
-        yield b"".join(texts)
-    elif types.is_struct(array.type):
-        for field in array.flatten():
-            yield from _parts(field)
-    elif types.is_nested(array.type):  # lists
-        yield array.value_lengths().to_numpy()
-        yield from _parts(array.flatten())
-    else:
-        values = array.to_numpy(zero_copy_only=False)
-        if values.dtype == object:  # addresses in memory
-            raise InputError(f"values of type {array.type} cannot be compared: convert them to numbers or text")
-        yield values
 
 
 def model_digest(model: PreTrainedModel, leave_out: Container[str] = ()) -> str:

@@ -1,10 +1,8 @@
 """Prepares a run on this machine: output folder, Accelerator, precision, and the batches when a run goes on there.
 
-`auto` in --mixed_precision and --matmul_precision stands for what the GPU can do. And an update keeps its number of
-samples when a run goes on with another number of processes:
-
-OUTPUT_DIR/.batch.json    --per_device_train_batch_size and --gradient_accumulation_steps as they were when the run
-                          began, and the number of processes that it had then; until the run is complete
+`auto` in --mixed_precision and --matmul_precision stands for what the GPU can do. A run that goes on keeps its
+precision, and the number of samples of an update with another number of processes: both are read from the records that
+it has left.
 """
 
 import contextlib
@@ -18,7 +16,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import torch
 import transformers
@@ -26,31 +24,22 @@ from accelerate import Accelerator, DistributedType, PartialState
 from accelerate.utils import set_seed
 from transformers import PreTrainedConfig
 
+from elmo_gpt_bert.training import output_folder
 from elmo_gpt_bert.training.arguments import AUTO, RunArguments
 from elmo_gpt_bert.training.errors import (
     ExistingFileError,
-    FileError,
     FolderInUseError,
     InputError,
     Parameter,
 )
-from elmo_gpt_bert.training.files import acquire_lock, read_json_object, write_json
+from elmo_gpt_bert.training.files import acquire_lock, writing
+from elmo_gpt_bert.training.identity import SAMPLES, recorded_identity
 from elmo_gpt_bert.training.log import trackers_of
 from elmo_gpt_bert.training.optimization import samples_of_update
-from elmo_gpt_bert.training.output_folder import (
-    BATCH,
-    CHECKPOINT,
-    DIVERGED,
-    HALF_WRITTEN,
-    METRICS,
-    RESULTS,
-    SEED,
-    matching_folders,
-    remove_curves,
-    remove_results,
-)
 from elmo_gpt_bert.training.processes import check_shared, on_main
 
+
+CHOOSE = "Choose another --output_dir"
 
 Arguments = TypeVar("Arguments", bound=RunArguments)
 
@@ -76,7 +65,7 @@ def lock_output_folder(args: RunArguments) -> Iterator[None]:
 @contextlib.contextmanager
 def _locked(output: Path, args: RunArguments) -> Iterator[None]:
     """Checks and locks the folder, in the main process."""
-    with _output_dir_errors(output):
+    with writing(output, CHOOSE):
         is_file = output.exists() and not output.is_dir()
         has_files = output.is_dir() and not all(map(_is_bookkeeping, output.iterdir()))
     if is_file:
@@ -99,14 +88,14 @@ def _locked(output: Path, args: RunArguments) -> Iterator[None]:
 
 def _is_bookkeeping(path: Path) -> bool:
     """Whether a file in the output folder is of no use without others: a lock, as of a corpus, or a note of a run."""
-    return path.name in (RESULTS, BATCH) or path.name.endswith(".lock")
+    return path.name in (output_folder.RESULTS, output_folder.SAMPLES_NOTE) or path.name.endswith(".lock")
 
 
 @contextlib.contextmanager
 def locked(output: Path) -> Iterator[None]:
     """Makes the folder, and locks it within the context. Raises BlockingIOError if another run is writing to it."""
     in_use = FolderInUseError(f"another run is writing to --output_dir {output}: choose another")
-    with _output_dir_errors(output):
+    with writing(output, CHOOSE):
         output.mkdir(parents=True, exist_ok=True)
         lock = acquire_lock(output, in_use)
     try:
@@ -116,31 +105,16 @@ def locked(output: Path) -> Iterator[None]:
         lock.release()
 
 
-@contextlib.contextmanager
-def _output_dir_errors(output: Path) -> Iterator[None]:
-    """Turns errors of writing to --output_dir into a FileError of one line."""
-    try:
-        yield
-    except FileError:
-        raise
-    except OSError as error:
-        raise FileError(f"cannot write to --output_dir {output}: {error.strerror or error}: choose another") from error
-
-
 def _import_libraries() -> None:
     """Imports what every run needs and --help does not, without progress bars.
 
     It takes two seconds, and half a second more with garbage collection: what imports make is no garbage, but the
     collector looks through all of it again and again.
     """
-    collects = gc.isenabled()
     gc.disable()
-    try:
-        for name in ("datasets", "transformers.modeling_utils"):
-            importlib.import_module(name)
-    finally:
-        if collects:
-            gc.enable()
+    for name in ("datasets", "transformers.modeling_utils"):
+        importlib.import_module(name)
+    gc.enable()
     transformers.utils.logging.disable_progress_bar()
     importlib.import_module("datasets").disable_progress_bars()
 
@@ -212,11 +186,12 @@ def remove_earlier_results(args: RunArguments, accelerator: Accelerator) -> None
     """
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
-        output, kinds = Path(args.output_dir), (SEED, CHECKPOINT, HALF_WRITTEN)
+        output = Path(args.output_dir)
+        kinds = output_folder.SEED, output_folder.CHECKPOINT, output_folder.HALF_WRITTEN
         if (above := _folder_of_seeds.get()) is not None:
-            remove_results(above, *kinds, keep=output)
-            remove_curves(above)
-        remove_results(output, *(kinds if args.do_train and not args.resume else ()))
+            output_folder.remove_results(above, *kinds, keep=output)
+            output_folder.remove_curves(above)
+        output_folder.remove_results(output, *(kinds if args.do_train and not args.resume else ()))
 
 
 # Precision
@@ -226,9 +201,6 @@ Precision = dict[str, str]  # by the names of the flags
 
 FLOAT32: Precision = {"mixed_precision": "no", "matmul_precision": "highest"}
 BFLOAT16: Precision = {"mixed_precision": "bf16", "matmul_precision": "high"}
-# The files with a run's identity, seen from its output folder or from a checkpoint of it.
-RECORDS = (METRICS, "progress.json", "checkpoint-*/progress.json")
-RECORDS += (f"seed-*/{METRICS}", f"seed-*/{DIVERGED}", "seed-*/checkpoint-*/progress.json")
 
 
 def choose_precision(args: Arguments) -> Arguments:
@@ -255,7 +227,7 @@ def choose_precision(args: Arguments) -> Arguments:
 
 def _choose(args: RunArguments) -> tuple[Precision, str]:
     """The precision that `auto` stands for, and a reason."""
-    saved = _recorded(Path(args.output_dir)) if args.resume and args.do_train else {}
+    saved = _precision_of(args.output_dir) if args.resume and args.do_train else {}
     launched = os.environ.get("ACCELERATE_MIXED_PRECISION")
     if launched in ("fp16", "bf16"):
         return FLOAT32 | saved | {"mixed_precision": launched}, "the launcher was told"
@@ -265,22 +237,19 @@ def _choose(args: RunArguments) -> tuple[Precision, str]:
     if gpu is None or args.mixed_precision != AUTO:
         return FLOAT32, ""
     if not args.do_train:
-        return FLOAT32 | _recorded(Path(args.model_name_or_path)), f"the run of {args.model_name_or_path} computed"
+        return FLOAT32 | _precision_of(args.model_name_or_path), f"the run of {args.model_name_or_path} computed"
     return (FLOAT32, "") if _is_elmo(args.model_name_or_path) else (BFLOAT16, f"the GPU {gpu} has it")
+
+
+def _precision_of(folder: str) -> Precision:
+    """The precision of the run that wrote to a folder; empty where no record of it can be read."""
+    identity = recorded_identity(Path(folder))
+    return {name: identity[name] for name in FLOAT32 if name in identity}
 
 
 def _cpu_has_bfloat16() -> bool:
     """Whether products in bfloat16 are not slower than in float32, as far as torch tells; AVX2 alone imitates them."""
     return not torch.backends.mkldnn.is_available() or torch.ops.mkldnn._is_mkldnn_bf16_supported()
-
-
-def _recorded(folder: Path) -> Precision:
-    """The precision of the run that wrote to a folder; empty where no record of it can be read."""
-    for path in (path for name in RECORDS for path in folder.glob(name)):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # damaged: others report it
-            identity = read_json_object(path)["identity"]
-            return {name: identity[name] for name in FLOAT32}
-    return {}
 
 
 def _gpu_with_bfloat16() -> str | None:
@@ -301,59 +270,30 @@ def _is_elmo(name: str) -> bool:
 # Batches
 
 
-SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
-
-
 def keep_global_batch(args: Arguments) -> Arguments:
     """The arguments with which this number of processes makes the same updates as the run that --resume continues.
 
-    A launcher that restarts a run on fewer machines, or on more, repeats its flags. If they are those that the run
-    began with, batch size and accumulation are adapted to the processes. Other flags are left as they are, and
-    --resume compares the samples of an update. Every process must call it. Raises ValueError if the processes cannot
-    share the samples equally.
+    A launcher that restarts a run on fewer machines, or on more, repeats its flags. If some number of processes makes
+    the run's updates with them, batch size and accumulation are adapted to the present number. Other flags are left as
+    they are, and --resume compares the samples of an update. Every process must call it. Raises ValueError if the
+    processes cannot share the samples equally.
     """
-    state, path = PartialState(), Path(args.output_dir, BATCH)
-    sizes = {name: getattr(args, name) for name in SIZES}
-    began = on_main(lambda: read_json_object(path) if args.resume and path.is_file() else {})
-    if {name: began.get(name) for name in SIZES} == sizes and began["processes"] != state.num_processes:
-        return _adapted(args, began["processes"], state)
-    if state.is_main_process and args.do_train and not (args.resume and _has_progress(path.parent)):
-        write_batch(path.parent, args, state.num_processes)
-    return args
-
-
-def write_batch(output: Path, args: RunArguments, processes: int = 1) -> None:
-    """Writes to the folder that its run began with these arguments in so many processes.
-
-    A run that then starts there with --resume and other processes makes the same updates.
-    """
-    output.mkdir(parents=True, exist_ok=True)
-    write_json(output / BATCH, {name: getattr(args, name) for name in SIZES} | {"processes": processes})
-
-
-def forget_global_batch(args: RunArguments) -> None:
-    """Removes what `keep_global_batch` wrote: the run is complete."""
-    if PartialState().is_main_process:
-        Path(args.output_dir, BATCH).unlink(missing_ok=True)
-
-
-def _has_progress(output: Path) -> bool:
-    return bool(matching_folders(output, CHECKPOINT) or matching_folders(output, SEED))
-
-
-def _adapted(args: Arguments, began: int, state: PartialState) -> Arguments:
-    """The arguments of a run that `began` with another number of processes. Prints what was adapted."""
-    samples, processes = samples_of_update(args, began), state.num_processes
+    resumes, processes = args.resume and args.do_train, PartialState().num_processes
+    samples = on_main(lambda: recorded_identity(Path(args.output_dir)).get(SAMPLES, 0) if resumes else 0)
+    began, rest = divmod(samples, samples_of_update(args, processes=1))
+    if rest or began in (0, processes):
+        return args
     if samples % processes:
         raise InputError(
             f"the run began with {began} processes and {samples} examples in an update, which {processes} processes "
             "cannot share equally: start another number of processes"
         )
     batch, accumulation = share(samples // processes, args.per_device_train_batch_size)
-    changes: dict[str, Any] = dict(zip(SIZES, (batch, accumulation), strict=True))
-    flags = " ".join(f"--{name} {value}" for name, value in changes.items())
-    state.print(f"the run began with {began} processes, now {processes}: {flags} keep {samples} examples in an update")
-    return dataclasses.replace(args, **changes)
+    flags = f"--per_device_train_batch_size {batch} --gradient_accumulation_steps {accumulation}"
+    PartialState().print(
+        f"the run began with {began} processes, now {processes}: {flags} keep {samples} examples in an update"
+    )
+    return dataclasses.replace(args, per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation)
 
 
 def share(samples: int, largest: int) -> tuple[int, int]:

@@ -388,9 +388,7 @@ def check_indices(folder: Path) -> None:
             if not isinstance(name, str):
                 raise InputError(f"{path} names {shown(name)}, which is not a file: copy it again")
             if Path(name).is_absolute() or ".." in Path(name).parts:
-                raise InputError(
-                    f"{path} names {plain(name)}, which is outside its folder: copy the weights into the folder"
-                )
+                raise InputError(f"{path} names {plain(name)}, which is outside its folder: copy the weights there")
 
 
 def read_weight_types(folder: Path) -> dict[str, torch.dtype]:

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from elmo_gpt_bert.training.batches import (
     Batch,
     Counts,
     Stretch,
+    count_real_tokens,
     count_workers,
     load_batches,
     padding_options,
@@ -37,24 +37,25 @@ from elmo_gpt_bert.training.checkpoints import BATCH_SIZE, Checkpoints, Mean, Pr
 from elmo_gpt_bert.training.command_line import Interrupted, stop_signals
 from elmo_gpt_bert.training.errors import DivergedError, InputError, as_user_errors, flags_in_errors
 from elmo_gpt_bert.training.launching import remove_earlier_results
-from elmo_gpt_bert.training.layers import (
-    check_ties,
+from elmo_gpt_bert.training.log import start_trackers
+from elmo_gpt_bert.training.optimization import (
+    build_optimizer,
+    build_schedule,
     compiled_layers,
     freeze_layers,
     make_divisible,
+    move_schedule,
     not_compiled,
     recompute_activations,
     reinitialize_layers,
 )
-from elmo_gpt_bert.training.log import Speed, start_trackers
-from elmo_gpt_bert.training.optimization import build_optimizer, build_schedule, move_schedule
 from elmo_gpt_bert.training.processes import hardware, one_thread_beside, versions
 from elmo_gpt_bert.training.results import Clock, goodness, scores_of, without_types
 from elmo_gpt_bert.training.task import Compute, Evaluation, Task, evaluate, results_of
 
 
 # Other values have four digits.
-LOG_FORMATS = {"learning_rate": ".3g", "grad_norm": ".3g", "tokens_per_second": ",.0f", "peak_share": ".3f"}
+LOG_FORMATS = {"learning_rate": ".3g", "grad_norm": ".3g", "tokens_per_second": ",.0f"}
 SAVE_STEPS = 500  # updates between two checkpoints with --save_strategy steps alone
 MAX_OVERFLOWS = 20  # in a row: then no scale of the gradients in fp16 would help
 
@@ -83,10 +84,9 @@ def train(
     evaluation.
     Raises FloatingPointError if the loss is not finite, and Interrupted if the user or the system stops the run; both
     name the checkpoint to continue from. Raises ValueError if the model does not support --gradient_checkpointing,
-    --reinit_layers or --freeze_layers, or if it ties weights that its class does not declare.
+    --reinit_layers or --freeze_layers.
     """
     model = task.model
-    check_ties(model)
     reinitialize_layers(model, args.reinit_layers)
     freeze_layers(model, args.freeze_layers, args.reinit_layers)
     if args.gradient_checkpointing:
@@ -178,7 +178,8 @@ class _Training:
         self.unread: list[tuple[torch.Tensor, torch.Tensor]] = []  # (losses, items): reading waits for the device
         self.gradient_norm: torch.Tensor | None = None  # of the last update, if gradients are clipped
         self.overflows = 0  # in a row
-        self.speed = Speed(self.clock.seconds.get("train", 0.0), self.plan.measures_peak, args, accelerator)
+        self.tokens = 0  # of this process, since the last line of the log,
+        self.seconds = self.clock.seconds.get("train", 0.0)  # at which so much time had gone into training
         self.print_plan()
         if restored:
             move_schedule(self.scheduler, restored.update)
@@ -192,10 +193,8 @@ class _Training:
         """What the run trains on, and a warm-up that it does not end."""
         self.accelerator.print(f"train: {self.plan}, on {self.accelerator.device.type}")
         if 0 < self.total <= self.args.warmup_steps:
-            self.accelerator.print(
-                f"--warmup_steps {self.args.warmup_steps}, but there are {self.total} updates: the learning rate ends "
-                f"before its peak, --learning_rate {self.args.learning_rate}"
-            )
+            steps = f"--warmup_steps {self.args.warmup_steps}, but there are {self.total} updates"
+            self.accelerator.print(f"{steps}: the learning rate ends before its peak")
 
     @property
     def finished(self) -> bool:
@@ -264,7 +263,8 @@ class _Training:
             micro_batch = step * accelerator.num_processes + accelerator.process_index
             seed_draws(device, self.args.seed, self.progress.update, micro_batch)
             with contextlib.nullcontext() if accelerator.sync_gradients else accelerator.no_sync(self.model):
-                shares += self.speed.measure(batch, partial(self.backward, inputs, shares_of_items))
+                shares += self.backward(inputs, shares_of_items)
+            self.tokens += count_real_tokens(batch)
         return shares
 
     def backward(self, inputs: dict[str, torch.Tensor], shares: list[float | torch.Tensor | None]) -> torch.Tensor:
@@ -397,7 +397,9 @@ class _Training:
         if self.gradient_norm is not None:
             values["grad_norm"] = float(self.gradient_norm)
         self.clock.lap("train")
-        values |= self.speed.values(self.clock.seconds["train"])
+        passed = max(self.clock.seconds["train"] - self.seconds, 1e-9)
+        values["tokens_per_second"] = self.tokens * self.accelerator.num_processes / passed
+        self.tokens, self.seconds = 0, self.clock.seconds["train"]
         parts = [f"{name} {value:{LOG_FORMATS.get(name, '.4f')}}" for name, value in values.items()]
         self.bar.set_postfix(loss=f"{values['train_loss']:.4f}", refresh=False)
         self.print(f"{self.position}: {', '.join([*parts, self.time_left()])}")

@@ -2,7 +2,7 @@
 
 OUTPUT_DIR/metrics.json, predictions*.*, outputs-*.safetensors     results
 OUTPUT_DIR/.results.txt                                            the names of the files of results, a line each
-OUTPUT_DIR/.batch.json                                             the batch that the run began with, until its end
+OUTPUT_DIR/.samples.json                                           the samples of an update, noted before a run begins
 OUTPUT_DIR/log.jsonl, curves.png                                   the lines of the log, with --report_to curves
 OUTPUT_DIR/runs/                                                   TensorBoard's files
 OUTPUT_DIR/config.json, model.safetensors, README.md, SHA256SUMS   the model folder
@@ -11,8 +11,8 @@ OUTPUT_DIR/seed-N/                                                 with --seeds,
 OUTPUT_DIR/seed-N/.diverged.json                                   how that run diverged, if another seed replaced it
 """
 
+import os
 import re
-import stat
 from pathlib import Path
 
 from elmo_gpt_bert.training.errors import FileError
@@ -22,7 +22,7 @@ from elmo_gpt_bert.training.files import file_digest, remove_folder, sha256, syn
 METRICS = "metrics.json"
 DIVERGED = ".diverged.json"
 RESULTS = ".results.txt"
-BATCH = ".batch.json"
+SAMPLES_NOTE = ".samples.json"
 LOG, CURVES = "log.jsonl", "curves.png"
 TENSORBOARD = ("runs/events.out.tfevents.*", "runs/*/events.out.tfevents.*", "runs/*/hparams.yml")
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
@@ -63,6 +63,29 @@ def files_of(output: Path, *names: re.Pattern) -> list[str]:
     return [name for name in matching if (output / name).is_file()]
 
 
+def predictions_in(output: Path) -> list[str]:
+    """The names of a run's predictions, and of the pictures beside them."""
+    return files_of(output, PREDICTION_FILES, PICTURES)
+
+
+def results_in(output: Path) -> set[str]:
+    """The names of the files that tell of a run without its model: scores, predictions, saved outputs, and curves."""
+    return {METRICS, DIVERGED, RESULTS, LOG, CURVES, *files_of(output, PREDICTION_FILES, PICTURES, OUTPUT_FILES)}
+
+
+def remove_all_but_results(output: Path, keep_card: bool = False) -> None:
+    """Removes the weights and checkpoints of a run, such as one that is not the best of its seeds.
+
+    With `keep_card`, the model card stays, too. Of seeds, only the best has one.
+    """
+    kept = results_in(output) | ({"README.md"} if keep_card else set())
+    for path in output.iterdir():
+        if path.is_dir() and path.name not in ("runs", "wandb"):
+            remove_folder(path)
+        elif path.is_file() and path.name not in kept:
+            path.unlink()
+
+
 def remove_results(output: Path, *kinds: re.Pattern, keep: Path | None = None) -> None:
     """Removes scores, predictions and saved outputs, and the folders whose names match one of `kinds`, but `keep`."""
     for name in (METRICS, *files_of(output, PREDICTION_FILES, PICTURES, OUTPUT_FILES), RESULTS):
@@ -83,7 +106,6 @@ def remove_curves(output: Path) -> None:
 
 
 SHA256SUMS = "SHA256SUMS"
-MAX_SIZE = 1 << 24  # bytes of SHA256SUMS, enough for 100,000 files
 # The names of files that transformers, tokenizers, peft and --resume load from a folder. The other files of a run, and
 # a user's notes and scripts, have other names.
 LOADED_FILES = re.compile(
@@ -111,43 +133,30 @@ def damage(folder: Path) -> str | None:
 
     A link may lead outside the folder, as in the Hub's cache; its target is compared.
     """
-    try:
-        text = _read_list(folder / SHA256SUMS)
-    except OSError:
+    if not (folder / SHA256SUMS).is_file():
         return f"there is no {SHA256SUMS}"
+    text = _read_list(folder / SHA256SUMS)
     sizes = {name: int(size) for size, name in re.findall(r"^# (\d{1,18}) bytes  (.+)$", text, re.MULTILINE)}
     sums = _sums(text)
     # A list written by sha256sum has no sizes. If there are sizes, but fewer sums, the list was cut short.
     if not sums or len(sizes) + len(sums) != text.count("\n") or sizes.keys() not in (sums.keys(), set()):
         return f"{SHA256SUMS} itself is damaged"
     for name, digest in sums.items():
-        try:
-            problem = _damage_of(folder, name, digest, sizes.get(name))
-        except (OSError, ValueError) as error:  # ValueError: for a name that no system allows, e.g. with a null byte
-            problem = f"{name[:200]}: {getattr(error, 'strerror', error)}"
-        if problem:
+        if problem := _damage_of(folder, name, digest, sizes.get(name)):
             return problem
     unlisted = [path.name for path in loadable_files(folder) if path.name not in sums]
     return f"{unlisted[0]} is not in {SHA256SUMS}, but would be read" if unlisted else None
 
 
 def _read_list(path: Path) -> str:
-    """The content of SHA256SUMS; empty if it is not a regular file or too large."""
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_SIZE:
-        return ""
     return path.read_text(encoding="utf-8", errors="replace")
 
 
 def _damage_of(folder: Path, name: str, digest: str, size: int | None) -> str | None:
     path = folder / name
-    if Path(name).is_absolute() or ".." in Path(name).parts:
-        return f"{SHA256SUMS} lists {name[:200]}, which is not in the folder"
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        return f"{name} is not a file"
-    growth = 0 if size is None else status.st_size - size
-    if growth:
+    if Path(name).is_absolute() or ".." in Path(name).parts or not os.path.isfile(path):
+        return f"{name[:200]} is not a file of the folder"
+    if growth := 0 if size is None else path.stat().st_size - size:
         return f"{name} has {abs(growth)} bytes {'more' if growth > 0 else 'less'} than it had"
     if file_digest(path) != digest:
         return f"{name} was changed"

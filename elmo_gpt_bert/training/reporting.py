@@ -1,47 +1,82 @@
-"""Writes the results of a run: metrics.json, the model folder and its card. And uploads them to the Hub."""
+"""Writes the results of a run: metrics.json, the model folder and its card. And uploads them to the Hub.
+
+The card fills in the template card.md: the scores, the origin of the weights, how to use the model, and the recipe.
+The licence of weights that started from random ones is that of this project, like the licence of the code that is
+saved with them. Other weights have the licence of the checkpoint that they started from, if `LICENSES` or the card in
+its folder names it. Otherwise the card names no licence.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import glob
+import html
+import json
 import os
+import re
 import shlex
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import huggingface_hub
 import torch
+import transformers
+import yaml
 from accelerate import Accelerator
-from huggingface_hub import ModelCard, constants
+from huggingface_hub import EvalResult, ModelCard, ModelCardData, constants
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from safetensors import SafetensorError
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
-from elmo_gpt_bert.training.arguments import RunArguments, public_arguments
-from elmo_gpt_bert.training.cards import model_card
+from elmo_gpt_bert.training import output_folder
+from elmo_gpt_bert.training.arguments import RunArguments, hub_model_id, public_arguments
 from elmo_gpt_bert.training.command_line import start_of_script
 from elmo_gpt_bert.training.errors import FileError
-from elmo_gpt_bert.training.files import follow_umask, write_json, write_text
-from elmo_gpt_bert.training.layers import gather_weights
+from elmo_gpt_bert.training.files import follow_umask, read_text, write_json, write_text
 from elmo_gpt_bert.training.log import finish_trackers
-from elmo_gpt_bert.training.output_folder import (
-    CHECKPOINT,
-    METRICS,
-    PICTURES,
-    PREDICTION_FILES,
-    SEED,
-    SHA256SUMS,
-    files_of,
-    loaded_names,
-    matching_folders,
-    superseded_files,
-    write_checksums,
-)
+from elmo_gpt_bert.training.optimization import gather_weights, samples_of_update, saved_class
 from elmo_gpt_bert.training.processes import hardware, versions
-from elmo_gpt_bert.training.results import describe_results, read_results
-from elmo_gpt_bert.training.task import Task
+from elmo_gpt_bert.training.results import (
+    MISMATCHED,
+    NUMBER,
+    SAMPLES,
+    STATISTICS,
+    TYPE_SCORES,
+    describe_results,
+    main_scores,
+    markdown_table,
+    part_used,
+    read_results,
+    scores_of,
+    types_of,
+)
+from elmo_gpt_bert.training.task import Description, Task
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+
+TEMPLATE = Path(__file__).with_name("card.md")
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the first, in C, takes a ninth of the time
+HEADS = {
+    "text-classification": "AutoModelForSequenceClassification",
+    "token-classification": "AutoModelForTokenClassification",
+    "question-answering": "AutoModelForQuestionAnswering",
+    "multiple-choice": "AutoModelForMultipleChoice",
+    "fill-mask": "AutoModelForMaskedLM",
+    "text-generation": "AutoModelForCausalLM",
+    "feature-extraction": "AutoModel",
+}
+LICENSES = {"google-bert/": "apache-2.0", "openai-community/openai-gpt": "mit"}  # prefixes of Hub ids
+PROJECT_LICENSE = "apache-2.0"
+SEED_SHOWN = "\nThis is seed "  # begins the part of a card that tells of all seeds
+UNSHARED = {"resume", "overwrite_output_dir", "push_to_hub", "hub_model_id", "hub_private_repo", "report_to"}
 
 
 def write_results(
@@ -79,7 +114,7 @@ def write_results(
             "versions": versions(),
             "hardware": hardware(accelerator),
         }
-        write_json(output / METRICS, record)
+        write_json(output / output_folder.METRICS, record)
     finish_trackers(accelerator)  # now that the model is safe
     if accelerator.is_main_process:
         print_results(results, args)
@@ -98,11 +133,11 @@ def save_model(task: Task, weights: dict[str, torch.Tensor], card: ModelCard, ou
         task.tokenizer.save_pretrained(temporary)
         for path in temporary.glob("*.safetensors"):
             follow_umask(path)
-        write_checksums(temporary)
+        output_folder.write_checksums(temporary)
         card.save(temporary / "README.md")
         move_model(list(temporary.iterdir()), output)
     except (OSError, SafetensorError) as error:
-        saved = matching_folders(output, CHECKPOINT)
+        saved = output_folder.matching_folders(output, output_folder.CHECKPOINT)
         remedy = "continues from the last checkpoint" if saved else "begins again: there is no checkpoint"
         raise FileError(
             f"cannot save the model in {output}: {' '.join(str(error).split())}. Make room; the same command with "
@@ -118,9 +153,9 @@ def move_model(files: list[Path], output: Path) -> None:
     from_pretrained would read them, too. SHA256SUMS is moved last: if the process is killed before, the checksums do
     not fit the files, and the same command with --resume completes the folder.
     """
-    for path in sorted(files, key=lambda path: path.name == SHA256SUMS):
-        if path.name == SHA256SUMS:
-            for name in superseded_files(output, path.parent):
+    for path in sorted(files, key=lambda path: path.name == output_folder.SHA256SUMS):
+        if path.name == output_folder.SHA256SUMS:
+            for name in output_folder.superseded_files(output, path.parent):
                 (output / name).unlink()
         os.replace(path, output / path.name)
 
@@ -138,9 +173,11 @@ def print_results(results: Mapping[str, float], args: RunArguments, seed: int | 
         steps = ", ".join(f"{name.removesuffix('_runtime')} {value:,.1f}" for name, value in seconds.items())
         of_seed = "" if seed is None else f" of seed {seed}"
         print(f"seconds{of_seed}: {steps}; {sum(seconds.values()):,.1f} in all")
-    files = [*(["model", "README.md (its card)"] if args.do_train else []), METRICS]
-    print(f"written to {output}: {', '.join([*files, *files_of(output, PREDICTION_FILES, PICTURES)])}")
-    if args.do_train and args.next_command and not SEED.fullmatch(output.name):  # a seed's model may be removed
+    files = [*(["model", "README.md (its card)"] if args.do_train else []), output_folder.METRICS]
+    print(f"written to {output}: {', '.join([*files, *output_folder.predictions_in(output)])}")
+    if (
+        args.do_train and args.next_command and not output_folder.SEED.fullmatch(output.name)
+    ):  # a seed's model may be removed
         script = Path(sys.modules[type(args).__module__].__file__).stem
         vectors = start_of_script("extract", module="elmo_gpt_bert.analysis.extraction")
         scripts = {"script": start_of_script(script), "vectors": vectors}
@@ -148,6 +185,268 @@ def print_results(results: Mapping[str, float], args: RunArguments, seed: int | 
         for name, value in args.repeated_flags(results).items():
             words += [f"--{name}", *([] if value is True else [shlex.quote(str(value))])]
         print("next:", *words)
+
+
+# The card
+
+
+def model_card(
+    model: PreTrainedModel, results: dict[str, float], description: Description, args: RunArguments, processes: int
+) -> ModelCard:
+    """The card of a run that trained a model: scores, also as model-index and in comparison with the papers, and use.
+
+    That of a run that only evaluates has scores, also as model-index. Both say how to repeat the run. A split that
+    --max_*_samples cuts is marked as such. Its scores are neither in the model-index nor compared.
+    """
+    scores, part = uncut_scores(results), part_used(results, "train")
+    head, from_zoo = HEADS[description.task_type], saved_class(model).__module__.startswith("modeling.")
+    return ModelCard.from_template(
+        card_data(model, scores, description, args),
+        str(TEMPLATE),
+        trains=args.do_train,
+        title=escape(_title(args)),
+        class_name=saved_class(model).__name__,
+        starting_weights=_starting_weights(args),
+        part=part,
+        data_set=escape(description.dataset_name),
+        score_table=score_table(results, "validation" if args.do_train else "test"),
+        # The papers trained on all examples.
+        comparison="" if part else comparison(scores, description.dataset_type, description.dataset_config),
+        head=head,
+        from_zoo=from_zoo,
+        from_transformers=_transformers_reads(model.config, head),
+        from_saved_code=from_zoo or head in (getattr(model.config, "auto_map", None) or {}),
+        repository=json.dumps(hub_model_id(args)),
+        description=description,
+        config=model.config,
+        processes=processes,
+        batch=samples_of_update(args, processes),
+        recipe=recipe(args),
+        code_block=code_block,
+    )
+
+
+def card_data(
+    model: PreTrainedModel, scores: dict[str, float], description: Description, args: RunArguments
+) -> ModelCardData:
+    """The metadata at the top of the card; `scores` are those of splits that were not cut."""
+    fields = asdict(description)
+    shown = {"model_name": _title(args), "language": fields.pop("language")}
+    del fields["pairs"]
+    shown["eval_results"] = [
+        EvalResult(
+            **fields | ({"dataset_split": "validation_mismatched"} if name.endswith(MISMATCHED) else {}),
+            metric_type=name.removesuffix(MISMATCHED),
+            metric_value=value,
+        )
+        for name, value in scores.items()
+    ] or None  # as ModelCardData takes it
+    if not args.do_train:
+        return ModelCardData(**shown)
+    base, data_set = origin(args), description.dataset_type
+    return ModelCardData(
+        **shown,
+        library_name="transformers",
+        pipeline_tag=description.task_type,
+        tags=[model.config.model_type, description.task_type],
+        license=base.license,
+        base_model=base.base_model,
+        datasets=data_set if "/" in data_set else None,
+    )
+
+
+def uncut_scores(results: dict[str, float]) -> dict[str, float]:
+    """The main scores, but those of a part of the validation set of which the run uses only some examples."""
+    has_mismatched = SAMPLES["validation_mm"][0] in results
+
+    def is_whole(name: str) -> bool:
+        split = "validation_mm" if has_mismatched and name.endswith(MISMATCHED) else "validation"
+        return part_used(results, split) is None
+
+    return {name: value for name, value in main_scores(scores_of(results)).items() if is_whole(name)}
+
+
+def score_table(results: dict[str, float], data_set: str = "validation") -> str:
+    """The scores of the validation set as Markdown, then those of each type of entity or phenomenon."""
+    scores = scores_of(results)
+    rows = [[name, f"{value:.4f}"] for name, value in main_scores(scores).items()]
+    if not rows:
+        return "It was not evaluated."
+    tables = [markdown_table([scored_on(results, data_set), "score"], rows)]
+    if types := types_of(scores):
+        columns = [name for name in TYPE_SCORES if any(f"{name}_{kind}" in scores for kind in types)]
+        rows = [
+            [escape(kind), *(f"{scores[f'{name}_{kind}']:.4f}" for name in columns), str(scores[f"{NUMBER}_{kind}"])]
+            for kind in types
+        ]
+        tables.append(markdown_table(["type", *columns, "number"], rows))
+    return "\n\n".join(tables)
+
+
+def with_spread(card: str, best: int, spread: dict[str, float], results: dict[str, float], seeds: int) -> str:
+    """The card with the scores of all seeds at its end: the best seed's score alone would flatter the method.
+
+    They replace those of an earlier command with fewer seeds.
+    """
+    rows = [
+        [name, *(f"{spread[f'eval_{name}_{statistic}']:.4f}" for statistic in STATISTICS)]
+        for name in main_scores(scores_of(results))
+    ]
+    table = markdown_table([scored_on(results), "mean", "median", "standard deviation", "min", "max"], rows)
+    text = f"{best}, the best of {seeds} on the validation set. All seeds:\n\n{table}\n"
+    return f"{card.partition(SEED_SHOWN)[0]}{SEED_SHOWN}{text}"
+
+
+def scored_on(results: dict[str, float], data_set: str = "validation") -> str:
+    """The head of a table of scores: the name of the data set and, if it was cut, how many of its examples."""
+    text = data_set
+    if part := part_used(results, "validation"):
+        text += f", {part}"
+    if part := part_used(results, "validation_mm"):
+        text += f"; of the mismatched part, {part}"
+    return text
+
+
+def recipe(args: RunArguments) -> str:
+    """The arguments that differ from their defaults as the YAML of a recipe, without paths.
+
+    Those that no result depends on, and that another user would set otherwise, are left out.
+    """
+    changed = public_arguments(args)
+    for field in dataclasses.fields(args):
+        if getattr(args, field.name) == field.default or field.name in UNSHARED:
+            changed.pop(field.name, None)
+    return yaml.safe_dump(changed, sort_keys=False).strip()
+
+
+def _starting_weights(args: RunArguments) -> str:
+    if args.model_name_or_path.endswith(".json"):
+        return "random weights"
+    return code(public_arguments(args)["model_name_or_path"])
+
+
+def _title(args: RunArguments) -> str:
+    """The name of the model that is saved or, in a run that only evaluates, of the one that is not."""
+    name = hub_model_id(args) if args.do_train else public_arguments(args)["model_name_or_path"]
+    return name.split("/")[-1]
+
+
+def _transformers_reads(config: PreTrainedConfig, head: str) -> bool:
+    """Whether transformers itself has the model and computes the same: it does not read pairs in both orders."""
+    names = getattr(transformers, head)._model_mapping._model_mapping  # model type -> name of the class
+    has_model = config.model_type in CONFIG_MAPPING_NAMES and hasattr(transformers, str(names.get(config.model_type)))
+    return has_model and not getattr(config, "both_orders", False)
+
+
+# The papers' scores
+
+
+@dataclass(frozen=True)
+class Published:
+    """A table of a paper: metric -> the score of each system, times 100."""
+
+    source: str
+    systems: tuple[str, ...]  # the names of the columns: system and split
+    scores: dict[str, tuple[float, ...]]
+    percent: bool = False  # whether this project's scores are percent, too; otherwise they are fractions
+
+
+def read_papers(path: Path) -> dict[str, dict[str, dict[str, float | None]]]:
+    """entry -> system -> score -> the figure, in percent; None: not published."""
+    return {
+        name: {
+            system: dict(zip(entry["scores"], figures, strict=True)) for system, figures in entry["systems"].items()
+        }
+        for name, entry in yaml.load(read_text(path), LOADER).items()
+    }
+
+
+def read_compared(path: Path) -> Iterator[tuple[tuple[str, str | None], Published]]:
+    """Yields each data set, with its configuration, and the table of a paper that has scores on it."""
+    for entry in yaml.load(read_text(path), LOADER):
+        for name, scores in entry["data"].items():
+            columns: dict[str, dict[str, float]] = {}
+            for figure in entry["figures"]:
+                of_system = PAPERS[figure["entry"]][figure["system"]]
+                names = figure.get("scores", scores)
+                columns.setdefault(figure["column"], {}).update({ours: of_system[names[ours]] for ours in names})
+            rows = {metric: tuple(column[metric] for column in columns.values()) for metric in scores}
+            data_set, _, configuration = name.partition(" ")
+            table = Published(entry["source"], tuple(columns), rows, entry.get("percent", False))
+            yield (data_set, configuration or None), table
+
+
+PAPERS = read_papers(Path(__file__).with_name("papers.yaml"))
+TABLES = dict(read_compared(Path(__file__).with_name("compared.yaml")))
+
+
+def comparison(scores: dict[str, float], data_set: str, configuration: str | None) -> str:
+    """A Markdown table of `scores` and the papers' scores, on the papers' scale; empty if no paper has scores."""
+    table = TABLES.get((data_set, configuration))
+    if table is None or not scores.keys() & table.scores.keys():
+        return ""
+    unit, factor = ("percent", 1) if table.percent else ("times 100", 100)
+    rows = [
+        [metric, *(f"{score:.1f}" for score in (factor * scores[metric], *paper_scores))]
+        for metric, paper_scores in table.scores.items()
+        if metric in scores
+    ]
+    compared = markdown_table([unit, "this model, validation", *table.systems], rows)
+    return f"\nCompared with the systems of {table.source}:\n\n{compared}\n"
+
+
+# Where the weights come from
+
+
+def origin(args: RunArguments) -> ModelCardData:
+    """The licence and the published checkpoint, if any, of the weights that training started from."""
+    name = args.model_name_or_path
+    if name.endswith(".json"):
+        return ModelCardData(license=PROJECT_LICENSE)
+    if Path(name).exists():
+        return _card_of(Path(name))
+    licences = [licence for prefix, licence in LICENSES.items() if name.startswith(prefix)]
+    return ModelCardData(license=licences[0] if licences else None, base_model=name)
+
+
+def _card_of(folder: Path) -> ModelCardData:
+    """The metadata of the card in a model folder; empty if there is no card or it cannot be read.
+
+    A checkpoint has the card of its run.
+    """
+    if output_folder.CHECKPOINT.fullmatch(folder.resolve().name) and not (folder / "README.md").exists():
+        folder = folder.resolve().parent
+    try:
+        return ModelCard.load(folder / "README.md").data
+    except (OSError, ValueError, yaml.YAMLError):
+        return ModelCardData()
+
+
+# Text
+
+
+def escape(text: str) -> str:
+    """Escapes a name from data or from a disk, so that Markdown and HTML show it as it is, also in a table."""
+    line = html.escape(" ".join(text.split()), quote=False)
+    return re.sub(r"([\\`*\[\]|~$])", r"\\\1", line)
+
+
+def code(text: str) -> str:
+    """`text` as inline code, between more backticks than it contains."""
+    line = " ".join(text.split())
+    fence = "`" * (_longest(line) + 1)
+    return f"{fence} {line} {fence}" if "`" in line else f"{fence}{line}{fence}"
+
+
+def code_block(text: str, language: str) -> str:
+    """`text` as a fenced block, with a fence longer than any in `text`."""
+    fence = "`" * max(_longest(text) + 1, 3)
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
+def _longest(text: str) -> int:
+    """The length of the longest row of backticks."""
+    return max(map(len, re.findall("`+", text)), default=0)
 
 
 # The Hub
@@ -199,24 +498,25 @@ def _pushed_before(api: huggingface_hub.HfApi, name: str) -> list[str]:
     The next push replaces those that it has, too. All other files are the user's.
     """
     files = api.list_repo_files(name)
-    listed = loaded_names(Path(api.hf_hub_download(name, SHA256SUMS))) if SHA256SUMS in files else set()
-    return [file for file in files if file in listed or PREDICTION_FILES.fullmatch(file)]
+    listed = (
+        output_folder.loaded_names(Path(api.hf_hub_download(name, output_folder.SHA256SUMS)))
+        if output_folder.SHA256SUMS in files
+        else set()
+    )
+    return [file for file in files if file in listed or output_folder.PREDICTION_FILES.fullmatch(file)]
 
 
 def _reason(error: Exception) -> str:
     """The problem and its remedy, in one line."""
-    status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
     if constants.is_offline_mode():
         return "HF_HUB_OFFLINE is set: unset it"
-    if status == 401 and huggingface_hub.get_token() is None:
-        return "you are not logged in: run `hf auth login` or set HF_TOKEN"
-    if status == 401:
-        return "the token was not accepted (401): run `hf auth login` or set HF_TOKEN with a valid one"
-    if status == 403:
-        tokens = f"{constants.ENDPOINT}/settings/tokens"
-        return f"the token may not write there (403): change that at {tokens}, give another --hub_model_id"
-    if status is not None:
-        return f"the Hub answered with an error ({status}): try again later"
+    if isinstance(error, HfHubHTTPError):
+        status = error.response.status_code
+        remedies = {
+            401: "run `hf auth login` or set HF_TOKEN",
+            403: "let the token write there, give another --hub_model_id",
+        }
+        return f"the Hub answered with an error ({status}): {remedies.get(status, 'try again later')}"
     if isinstance(error, HTTPError):
         return f"it cannot be reached ({str(error) or type(error).__name__}): check the network, try again later"
     remedy = "give another --hub_model_id" if isinstance(error, ValueError) else "correct that"

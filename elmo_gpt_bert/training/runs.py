@@ -16,44 +16,33 @@ from typing import TYPE_CHECKING, Any
 from accelerate import Accelerator, PartialState
 
 from elmo_gpt_bert import starting
+from elmo_gpt_bert.training import output_folder
 from elmo_gpt_bert.training.arguments import RunArguments, hub_model_id, public_arguments
 from elmo_gpt_bert.training.batches import worker_errors
-from elmo_gpt_bert.training.cards import with_spread
 from elmo_gpt_bert.training.command_line import run_command
-from elmo_gpt_bert.training.ensembles import average, members, save_outputs
-from elmo_gpt_bert.training.errors import DivergedError, InputError, flags_in_errors
+from elmo_gpt_bert.training.errors import DivergedError, FileError, InputError, flags_in_errors
 from elmo_gpt_bert.training.files import read_json_object, remove_folder, write_bytes, write_json, write_text
 from elmo_gpt_bert.training.identity import first_difference, read_finished, run_identity
 from elmo_gpt_bert.training.launching import (
     choose_precision,
     first_of_seeds,
-    forget_global_batch,
     keep_global_batch,
     lock_output_folder,
     locked,
     make_accelerator,
     remove_earlier_results,
 )
-from elmo_gpt_bert.training.log import trackers_finished
+from elmo_gpt_bert.training.log import finish_trackers
 from elmo_gpt_bert.training.loop import Trained, train
-from elmo_gpt_bert.training.output_folder import (
-    CHECKPOINT,
-    CURVES,
-    DIVERGED,
-    LOG,
-    METRICS,
-    OUTPUT_FILES,
-    PICTURES,
-    PREDICTION_FILES,
-    RESULTS,
-    SEED,
-    damage,
-    files_of,
-    matching_folders,
-    note_results,
-)
 from elmo_gpt_bert.training.processes import join_processes, on_main
-from elmo_gpt_bert.training.reporting import create_repository, move_model, print_results, push, write_results
+from elmo_gpt_bert.training.reporting import (
+    create_repository,
+    move_model,
+    print_results,
+    push,
+    with_spread,
+    write_results,
+)
 from elmo_gpt_bert.training.results import (
     PREDICTED_CLASSES,
     STATISTICS,
@@ -65,7 +54,7 @@ from elmo_gpt_bert.training.results import (
     spread_of_seeds,
     types_of,
 )
-from elmo_gpt_bert.training.task import Compute, Evaluation, Task, evaluate, results_of
+from elmo_gpt_bert.training.task import Compute, Evaluation, Task, average, evaluate, members, results_of, save_outputs
 
 
 if TYPE_CHECKING:
@@ -107,11 +96,10 @@ def repeat(run: Run, args: RunArguments) -> dict[str, float]:
             args = dataclasses.replace(args, hub_model_id=repository)
         if args.seeds > 1 or args.max_restarts:
             results = run_seeds(run, args)
-        elif args.resume and on_main(lambda: bool(matching_folders(output, SEED))):
+        elif args.resume and on_main(lambda: bool(output_folder.matching_folders(output, output_folder.SEED))):
             raise InputError(f"{output} holds runs of several seeds: --resume them with --seeds")
         else:
             results = run(args)
-        forget_global_batch(args)
         if args.push_to_hub and PartialState().is_main_process:
             push(hub_model_id(args), output)
     return results
@@ -142,7 +130,7 @@ def carry_out(task: Task, args: RunArguments, accelerator: Accelerator, clock: C
     Returns the results as metrics.json has them. Every process must call it. `clock` has counted the time until now.
     """
     identity = on_main(partial(run_identity, args))
-    with trackers_finished(accelerator):
+    try:
         compute = _build_compute(task, args, accelerator)
         if not args.do_train:  # otherwise `train` does, after its checks
             remove_earlier_results(args, accelerator)
@@ -176,10 +164,13 @@ def carry_out(task: Task, args: RunArguments, accelerator: Accelerator, clock: C
         results |= {f"{step}_runtime": value for step, value in clock.seconds.items()} | task.samples
         write_results(task, results, args, accelerator, identity, has_model)
         return results
+    finally:
+        with contextlib.suppress(FileError):  # after an error, which says more; another seed may follow
+            finish_trackers(accelerator)
 
 
 def _trained_before(model: PreTrainedModel, args: RunArguments, accelerator: Accelerator) -> Trained | None:
-    """With --resume, what a run that has finished without a checkpoint of its end left; `model` gets its weights.
+    """With --resume, what a run that has finished left; `model` gets its weights.
 
     None if there is no such run. Every process must call it.
     """
@@ -196,20 +187,16 @@ def _trained_before(model: PreTrainedModel, args: RunArguments, accelerator: Acc
 def _read_finished(output: Path, args: RunArguments) -> dict[str, Any] | None:
     """The metrics.json of the run with these arguments if it has finished in `output`, where its model is whole.
 
-    None if a checkpoint is of its end, or if it is of another run that left checkpoints: `train` compares those.
-    Raises ValueError if another run has finished there and left none.
+    None if another run has finished there and left checkpoints, which `train` compares. Raises ValueError if it left
+    none.
     """
-    record = read_record(output / METRICS) if (output / METRICS).is_file() else {}
-    updates = [int(CHECKPOINT.fullmatch(path.name)[1]) for path in matching_folders(output, CHECKPOINT)]
-    if "runs" in record or record.get("train_updates", 0) <= max(updates, default=0):
-        return None
     try:
         record = read_finished(output, args)
     except InputError:
-        if not updates:
+        if not output_folder.matching_folders(output, output_folder.CHECKPOINT):
             raise
         return None
-    return None if damage(output) else record
+    return None if record is None or output_folder.damage(output) else record
 
 
 def _build_compute(task: Task, args: RunArguments, accelerator: Accelerator) -> Compute:
@@ -252,7 +239,7 @@ def _write_outputs(
     if args.save_outputs:
         save_outputs(evaluation.outputs, task.features[split], _meaning_of_outputs(task.model), output)
     files = task.write(split, evaluation.predictions) if writes_predictions else {}
-    note_results(output, *files)
+    output_folder.note_results(output, *files)
     for name, content in files.items():
         write_bytes(output / name, content if isinstance(content, bytes) else content.encode())
 
@@ -288,7 +275,7 @@ def run_seeds(run: Run, args: RunArguments) -> dict[str, float]:
         best = max(runs, key=lambda other: goodness(runs[other], metric), default=None)
         if state.is_main_process:
             for other in (runs.keys() | replaced.keys()) - {best}:
-                remove_all_but_results(output / f"seed-{other}")
+                output_folder.remove_all_but_results(output / f"seed-{other}")
         state.wait_for_everyone()
         seed += 1
     spread = spread_of_seeds(list(runs.values()))
@@ -326,7 +313,7 @@ def _attempt(run: Run, args: RunArguments, seed: int, may_fail: bool) -> tuple[d
         if not may_fail:
             raise DivergedError(f"seed {seed}: {error}; --max_restarts lets other seeds replace it") from error
         if PartialState().is_main_process:
-            write_json(folder / DIVERGED, {"identity": run_identity(seed_args), "error": str(error)})
+            write_json(folder / output_folder.DIVERGED, {"identity": run_identity(seed_args), "error": str(error)})
         return None, str(error)
     has_collapsed = results.get(f"eval_{PREDICTED_CLASSES}") == 1
     return results, "predicts one class only" if may_fail and has_collapsed else None
@@ -340,7 +327,8 @@ def _finished_seed(folder: Path, args: RunArguments) -> dict[str, float] | None:
     """
     record = read_finished(folder, args)
     if record is None:
-        diverged = read_json_object(folder / DIVERGED) if (folder / DIVERGED).is_file() else {}
+        path = folder / output_folder.DIVERGED
+        diverged = read_json_object(path) if path.is_file() else {}
         if diverged and first_difference(run_identity(args), diverged["identity"]) is None:
             raise DivergedError(diverged["error"])
         return None
@@ -349,20 +337,6 @@ def _finished_seed(folder: Path, args: RunArguments) -> dict[str, float] | None:
             raise InputError(f"{folder} has no {files}: --{flag} with --model_name_or_path {folder.parent}")
     scores, seconds, samples = read_results(record)
     return scores | seconds | samples
-
-
-def remove_all_but_results(folder: Path, keep_card: bool = False) -> None:
-    """Removes the weights and checkpoints of a run, such as one that is not the best of its seeds.
-
-    Its scores, outputs and curves stay, and with `keep_card` the model card. Of seeds, only the best has one.
-    """
-    kept = {METRICS, DIVERGED, RESULTS, LOG, CURVES, *files_of(folder, PREDICTION_FILES, PICTURES, OUTPUT_FILES)}
-    kept |= {"README.md"} if keep_card else set()
-    for path in folder.iterdir():
-        if path.is_dir() and path.name not in ("runs", "wandb"):
-            remove_folder(path)
-        elif path.is_file() and path.name not in kept:
-            path.unlink()
 
 
 def _move_best_run(
@@ -377,27 +351,28 @@ def _move_best_run(
 
     Outputs written by --save_outputs stay in the seed's folder. Raises ValueError if the model of `best` was removed.
     """
-    folder, earlier = output / f"seed-{best}", output / METRICS
+    folder, earlier = output / f"seed-{best}", output / output_folder.METRICS
     was_moved = not (folder / "README.md").is_file()  # by an earlier call
     if was_moved and not (earlier.is_file() and read_record(earlier)["seed"] == best):
         raise InputError(
             f"{folder} was not the best of the seeds of an earlier command, and its model was removed: choose another "
             "--output_dir, or repeat the earlier command"
         )
-    record = read_record(folder / METRICS)
+    record = read_record(folder / output_folder.METRICS)
     card = (output if was_moved else folder) / "README.md"
     text = card.read_text(encoding="utf-8") if card.is_file() else None
     if not was_moved:
-        staying = {METRICS, RESULTS, "README.md", ".lock", LOG, CURVES, *files_of(folder, OUTPUT_FILES)}
-        note_results(output, *files_of(folder, PREDICTION_FILES, PICTURES))
+        predictions = output_folder.predictions_in(folder)
+        staying = {"README.md", ".lock", *output_folder.results_in(folder)} - {*predictions}
+        output_folder.note_results(output, *predictions)
         move_model([path for path in folder.iterdir() if path.is_file() and path.name not in staying], output)
     if text is not None:  # the user may have removed it
         write_text(output / "README.md", with_spread(text, best, spread, runs[best], len(runs)))
-    for path in matching_folders(output, SEED):
-        for checkpoint in matching_folders(path, CHECKPOINT):
+    for path in output_folder.matching_folders(output, output_folder.SEED):
+        for checkpoint in output_folder.matching_folders(path, output_folder.CHECKPOINT):
             remove_folder(checkpoint)
     results = runs[best] | spread
     record |= {**results, "seed": best, "args": public_arguments(args), "runs": runs, "replaced_runs": replaced}
-    write_json(output / METRICS, record)
+    write_json(output / output_folder.METRICS, record)
     (folder / "README.md").unlink(missing_ok=True)  # last: as long as it exists, the move is not complete
     print_results(results, args, best)

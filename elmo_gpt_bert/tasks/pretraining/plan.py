@@ -16,7 +16,7 @@ from elmo_gpt_bert.tasks.pretraining.objective import Objective
 from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.batches import Batch, Counts, Plan, Stretch, Update
 from elmo_gpt_bert.training.identity import FINAL_LENGTH, SAMPLES
-from elmo_gpt_bert.training.optimization import samples_of_update, schedule
+from elmo_gpt_bert.training.optimization import samples_of_update
 from elmo_gpt_bert.training.processes import from_all
 
 
@@ -73,8 +73,6 @@ class Phase:
 
 class CorpusPlan(Plan):
     """Updates over an endless row of samples."""
-
-    measures_peak = True
 
     def __init__(
         self,
@@ -143,7 +141,7 @@ class CorpusPlan(Plan):
     def identity(self) -> dict[str, Any]:
         return {
             SAMPLES: self.ramp.size,
-            **schedule(self.args, self.updates),
+            "updates": self.updates,
             FINAL_LENGTH: self.phases[-1].first,
             "updates an epoch": max(1, self.phases[0].objective.size // self.ramp.size),
         }
