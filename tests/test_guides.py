@@ -36,7 +36,7 @@ from tests.gpt_sample import write_gpt_model
 from tests.line_links import LINK, renumber
 from tests.manylangs_reference import write_release
 from tests.ner_sample import write_elmo
-from tests.result_tables import BLOCK, renew
+from tests.result_tables import BLOCK, RECORDS, csv_table, renew
 from tests.test_convert_elmo import OPTIONS, released_tensors, write_hdf5
 from tests.test_house import DOCS, GUIDES, blocks, commands, make_targets, read
 
@@ -312,8 +312,11 @@ def test_an_old_number_of_a_line_is_reported_and_then_mended(tmp_path, monkeypat
 def test_the_tables_of_results_are_made_of_the_committed_records():
     for guide in DOCS:
         assert renew(ROOT / guide) == read(guide), f"{guide}: run python -m tests.result_tables"
-    shown = [block[1] for guide in DOCS for block in BLOCK.findall(read(guide))]
-    assert sorted(shown) == sorted(f"records/{path.name}" for path in ROOT.glob("docs/records/*.json"))
+    assert BLOCK.search(read("docs/results.md"))
+    for record in RECORDS:
+        table = record.with_suffix(".csv")
+        assert table.read_text(encoding="utf-8") == csv_table(record), f"{table}: run python -m tests.result_tables"
+        assert f"](records/{table.name}" in read("docs/results.md")
 
 
 def test_the_readme_leads_to_every_guide():
