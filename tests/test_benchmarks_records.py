@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmarks import speed
 from benchmarks.__main__ import main
 from tests.conftest import ROOT
 
@@ -31,3 +32,13 @@ def test_a_file_that_holds_no_table_is_one_clear_error(tmp_path, capsys):
         with pytest.raises(SystemExit):
             main(["--show", str(tmp_path / name)])
         assert f"{name} cannot be read" in capsys.readouterr().err
+
+
+def test_the_picture_of_speed_has_a_bar_for_each_row_with_the_ratio_of_its_record(tmp_path):
+    speed.main([str(tmp_path / "speed.png")])
+    assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
+    processor, card = speed.draw().axes
+    labels = [text.get_text() for text in processor.get_yticklabels()]
+    assert "BERT, fine-tuning step: 3.1" in labels and len(labels) == len(processor.patches) == 8
+    assert [bar.get_width() for bar in processor.patches][:3] == [2.12, 3.14, 2.1]
+    assert [bar.get_width() for bar in card.patches][:2] == [1.08, 0.92]  # the newest, and one that is slower
