@@ -94,7 +94,7 @@ def test_the_epochs_of_a_run_decide_its_updates():
     assert plan_of(phase, num_train_epochs=0.5, batch_ramp_steps=9).updates == 6  # of 1, 1, 1, 2, 2, 2 samples
 
 
-def test_a_run_goes_on_with_the_same_samples_updates_and_warm_up_only():
+def test_a_run_goes_on_with_the_same_samples_and_updates_only():
     phase = Phase(FakeObjective(17, batch="short"))
 
     def identity(**sizes) -> dict:
@@ -102,5 +102,5 @@ def test_a_run_goes_on_with_the_same_samples_updates_and_warm_up_only():
 
     same = identity(micro_batch=4)
     assert identity(processes=4, micro_batch=1) == identity(micro_batch=2, accumulation=2) == same
-    for sizes in ({"micro_batch": 8}, {"max_steps": 21}, {"warmup_steps": 3}):
+    for sizes in ({"micro_batch": 8}, {"max_steps": 21}):
         assert identity(**{"micro_batch": 4} | sizes) != same

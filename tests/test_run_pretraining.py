@@ -393,7 +393,7 @@ def test_a_vocabulary_that_the_bilm_has_no_room_for_is_one_line_before_the_work(
         (["--mask_share", "0.8", "--random_share", "0.3"], "--mask_share and --random_share are 0.8 and 0.3"),
         (["--dataset_name", "some/text"], "--dataset_name some/text has no effect with --train_file"),
         (["--tokenizer_name", "words"], "ZooBertConfig does not read the tokens of ElmoTokenizer"),
-        (["--objective", "causal_lm"], "sees the words that .*: give --config_overrides is_decoder=true, too"),
+        (["--objective", "causal_lm"], "sees the next words: add --config_overrides is_decoder=true"),
         (["--objective", "bilm"], "--objective bilm: ZooBertConfig learns masked_lm or causal_lm"),
         (["--max_seq_length", "41"], "--max_seq_length 41 is more than the model's 40 positions"),
         (["--train_file", "nowhere/*.txt"], "--train_file nowhere/.*: no file matches this pattern"),

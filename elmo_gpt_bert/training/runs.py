@@ -32,7 +32,7 @@ from elmo_gpt_bert.training.launching import (
     make_accelerator,
     remove_earlier_results,
 )
-from elmo_gpt_bert.training.log import finish_trackers
+from elmo_gpt_bert.training.log import finish_trackers, start_trackers
 from elmo_gpt_bert.training.loop import Trained, train
 from elmo_gpt_bert.training.processes import join_processes, on_main
 from elmo_gpt_bert.training.reporting import (
@@ -179,6 +179,7 @@ def _trained_before(model: PreTrainedModel, args: RunArguments, accelerator: Acc
     if record is None:
         return None
     accelerator.print(f"{output} holds the model of this run, which has finished: it is not trained again")
+    start_trackers(args, accelerator)  # to draw again what could not be drawn
     model.load_state_dict(type(model).from_pretrained(output).state_dict())
     results, seconds, _ = read_results(record)
     return Trained(results, {name.removesuffix("_runtime"): value for name, value in seconds.items()}, None)
