@@ -262,7 +262,7 @@ def test_each_example_of_a_guide_runs(guide, checkpoints):
 
 
 def test_the_guides_of_the_models_and_the_readme_show_examples():
-    guides = {"README.md", "docs/bert.md", "docs/elmo.md", "docs/gpt.md", "docs/other_libraries.md", "docs/squad.md"}
+    guides = {"README.md", "docs/bert.md", "docs/elmo.md", "docs/gpt.md", "docs/migrate.md", "docs/squad.md"}
     assert guides <= {*EXAMPLES}
 
 
@@ -316,8 +316,11 @@ def test_the_tables_of_results_are_made_of_the_committed_records():
     assert sorted(shown) == sorted(f"records/{path.name}" for path in ROOT.glob("docs/records/*.json"))
 
 
-def test_the_readme_leads_to_every_guide():
-    assert {*DOCS} <= {*re.findall(r"\]\(([^)#]+)", read("README.md"))}
+def test_the_map_leads_to_every_guide_and_so_does_the_sites_side_bar():
+    assert "](docs/README.md)" in read("README.md")
+    guides = {name.removeprefix("docs/") for name in DOCS} - {"README.md"}
+    assert guides <= {*re.findall(r"\]\(([^)#]+)", read("docs/README.md"))}
+    assert guides <= {*read("docs/site/contents.txt").splitlines()}
 
 
 def ratios(model: str, setting: str, training: bool) -> list[float]:
