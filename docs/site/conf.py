@@ -20,6 +20,7 @@ myst_heading_anchors = 3
 # Links to folders of the repository, which are no pages. tests/test_guides.py checks that all links lead somewhere.
 suppress_warnings = ["myst.xref_missing"]
 default_role = "code"  # docstrings have Markdown's quotes around code
+autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False
 maximum_signature_line_length = 100
