@@ -46,6 +46,7 @@ OTHERS = {
     "cat",
     "curl",
     "export",
+    "git",
     "hf",
     "make",
     "pip",
