@@ -9,6 +9,7 @@ from tests.notebook import PICTURE, code_cells, outputs, read, run
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_cells_of_the_tour_print_what_the_notebook_shows():
     mpl.use("Agg")
     cells = code_cells(read())
