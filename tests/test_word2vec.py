@@ -10,8 +10,9 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from gensim.models import KeyedVectors
+from gensim.models import FastText, KeyedVectors
 from gensim.models import Word2Vec as Gensim
+from gensim.models.fasttext import load_facebook_vectors, save_facebook_model
 from scipy.stats import spearmanr
 from torch.nn import functional
 from transformers import BertTokenizer
@@ -249,6 +250,16 @@ def test_a_full_disk_is_one_clear_error_and_leaves_no_half_file(file, tmp_path):
     with patch("os.replace", side_effect=OSError(28, "No space left on device")):
         message = fails("--train_file", file, "--output_dir", out)
     assert "vectors.txt: No space left on device" in message and [*out.iterdir()] == []
+
+
+def test_the_vectors_of_a_model_of_fasttext_are_read_as_the_error_says(file, tmp_path):
+    model = FastText(words_of(file), vector_size=9, min_count=1, bucket=50)
+    save_facebook_model(model, str(tmp_path / "model.bin"))
+    with pytest.raises(InputError, match="model.bin is a model of fastText"):
+        read_vectors(tmp_path / "model.bin")
+    load_facebook_vectors(str(tmp_path / "model.bin")).save_word2vec_format(str(tmp_path / "model.vec"))
+    words, table = read_vectors(tmp_path / "model.vec")
+    np.testing.assert_allclose(table, model.wv[words], rtol=1e-5)
 
 
 def test_without_gensim_the_command_says_what_to_install_before_it_reads_the_text(file, tmp_path):
