@@ -2,7 +2,7 @@
 
     python -m tests.result_tables
 
-writes them anew, after `zoo-reproduce TABLE --record docs/records/TABLE.json` has changed a record.
+writes them anew, after a record.json of `zoo-reproduce TABLE` has become docs/records/TABLE.json.
 """
 
 import json

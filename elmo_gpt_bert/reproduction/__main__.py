@@ -9,10 +9,8 @@
 models and data of the papers.
 Each step is a command of one of the other scripts, as a user would type it. A step that has finished is not run
 again; one that was stopped resumes. A step that fails is reported, and the others go on.
-OUTPUT_DIR/TABLE, or OUTPUT_DIR/paper/TABLE, receives record.json with what all runs have measured; and table.md,
-table.csv and, if matplotlib is installed, table.png. Each run has a folder with its metrics.json, in OUTPUT_DIR/TABLE
-or, for all tables of the papers, in OUTPUT_DIR/paper/runs. `--record FILE` writes the record to another file, too. If
-that file is there already, its runs, which may be another machine's, count as finished.
+OUTPUT_DIR/TABLE, or OUTPUT_DIR/paper/TABLE, receives record.json with what all runs have measured, and table.md. Each
+run has a folder with its metrics.json, in OUTPUT_DIR/TABLE or, for all tables of the papers, in OUTPUT_DIR/paper/runs.
 """
 
 import argparse
@@ -22,12 +20,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from elmo_gpt_bert.reproduction.report import collect, read_runs, write_report
+from elmo_gpt_bert.reproduction.report import collect, markdown, scores
 from elmo_gpt_bert.reproduction.runner import Folders, choose, plan, run_steps
 from elmo_gpt_bert.reproduction.tables import MODELS, TABLES, Table
 from elmo_gpt_bert.training.command_line import program, run_command
 from elmo_gpt_bert.training.errors import InputError, LaunchError
-from elmo_gpt_bert.training.files import make_folder, write_json
+from elmo_gpt_bert.training.files import make_folder, write_json, write_text
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -38,10 +36,7 @@ def main(argv: list[str] | None = None) -> None:
     folders = Folders(args.data_root, read_models(args.models, MODELS[args.budget]), args.output_dir)
     launcher = read_launcher(args.launcher)
     every = plan(table, folders, args.seeds)
-    earlier = read_runs(args.record, table, every) if args.record and args.record.exists() else {}
-    if earlier:
-        print(f"{args.record} has {len(earlier)} runs, which are not made again")
-    steps = [replace(step, launcher=launcher) for step in choose(every, args.only, args.model, earlier)]
+    steps = [replace(step, launcher=launcher) for step in choose(every, args.only, args.model)]
     if args.dry_run:
         print(*(shlex.join(step.command) for step in steps), sep="\n")
         return
@@ -49,14 +44,11 @@ def main(argv: list[str] | None = None) -> None:
     try:
         failures = run_steps(steps, args.jobs)
     finally:
-        record = collect(table, every, earlier)
+        record = collect(table, every)
         write_json(output / "record.json", record)
-        print("", write_report(table, record, output), f"written to {output}", sep="\n")
-        if args.record:
-            make_folder(args.record.parent)
-            # Another command may have written runs to it in the meantime.
-            earlier |= read_runs(args.record, table, every) if args.record.exists() else {}
-            write_json(args.record, collect(table, every, earlier))
+        text = markdown(table, record, scores(table, record))
+        write_text(output / "table.md", text)
+        print("", text, f"written to {output}", sep="\n")
     if failures:
         raise LaunchError(f"{len(failures)} of {len(steps)} steps failed: {'; '.join(failures)}")
 
@@ -84,7 +76,6 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     names = "; ".join(f"{', '.join(models)} for {budget}" for budget, models in MODELS.items())
     parser.add_argument("--models", nargs="+", default=[], metavar="NAME=FOLDER", help=f"other models: {names}")
     parser.add_argument("--output_dir", type=Path, default=Path("runs/reproduce"), help="folder of all tables")
-    parser.add_argument("--record", type=Path, metavar="FILE", help="go on from this record, and renew it")
     parser.add_argument("--dry_run", action="store_true", help="print the commands instead of running them")
     return parser.parse_args(argv)
 
