@@ -126,7 +126,7 @@ def product() -> list[Path]:
 def cover(folder: Path) -> None:
     """Runs the suite under coverage.py and prints the report."""
     folder.mkdir(parents=True, exist_ok=True)
-    settings = folder / "coverage.ini"
+    settings = folder / "settings.ini"  # `combine` reads what begins with the name of the data
     settings.write_text(SETTINGS.format(folder=folder, root=ROOT))
     # coverage.py starts by itself in each process of Python that finds this variable.
     environment = os.environ | {"COVERAGE_PROCESS_START": str(settings)}

@@ -292,6 +292,8 @@ def test_the_package_indexs_page_shows_pictures_where_the_repository_has_an_addr
         runpy.run_path(str(tmp_path / "setup.py"))
     picture = f"![a plot]({address}/raw/main/docs/a.png)\n\n" if address else ""
     assert setup.call_args.kwargs["long_description"] == f"Zoo\n\n{picture}Guide\n"
+    assert setup.call_args.kwargs["url"] == (address or None)
+    assert f'  - name: "{setup.call_args.kwargs["author"]}"' in read("CITATION.cff").splitlines()
 
 
 def test_continuous_integration_runs_targets_that_exist_and_the_suite_last():

@@ -1,9 +1,9 @@
 """zoo-reproduce: its driver does what is left, whatever happened before."""
 
+import csv
 import json
 import os
 import re
-import shutil
 import signal
 import statistics
 import sys
@@ -45,6 +45,7 @@ record |= {"args": {}, "identity": mark["identity"], "versions": {"python": "3"}
 (output / "metrics.json").write_text(json.dumps(record))
 """
 CONFIG = {"config_overrides": "hidden_dropout_prob=0"}
+RECORD = '{"table": "tiny", "budget": "small", "environments": [{}], "rows": [{"name": "low", "runs": {%s}}]}'
 
 
 def fake_row(name: str, rate: float, **options: object) -> Row:
@@ -80,6 +81,7 @@ def fake(tmp_path, monkeypatch) -> Path:
         return [sys.executable, "-I", "-S", "fake.py", *step.words[1:]]  # starts at once: no packages
 
     monkeypatch.setattr(runner, "executable", executable)
+    monkeypatch.setattr(report, "draw", lambda table, values, path: path.touch())
     return Path("data/data")
 
 
@@ -99,7 +101,7 @@ def read_record(name: str = "runs/reproduce/tiny/record.json") -> dict:
 
 
 def test_a_table_runs_its_rows_over_seeds_and_shows_mean_and_spread(fake, capsys):
-    run()
+    run("--record", "docs/tiny.json")
     assert sorted(calls(fake)) == sorted(f"{seed} {rate}" for rate in (0.1, 0.2) for seed in (42, 43, 44))
     scores = {
         name: [100 * (0.5 + 0.01 * seed * rate) for seed in (42, 43, 44)]
@@ -110,7 +112,12 @@ def test_a_table_runs_its_rows_over_seeds_and_shows_mean_and_spread(fake, capsys
         mean, std = statistics.fmean(scores[name]), statistics.stdev(scores[name])
         assert f"| {name} | {mean:.1f} ± {std:.1f} (3) | {published} |" in shown
     assert "| none | – (a) | – |" in shown and "(a) nobody has measured it" in shown
-    assert Path("runs/reproduce/tiny/table.md").read_text(encoding="utf-8") in shown
+    with open("runs/reproduce/tiny/table.csv", encoding="utf-8") as file:
+        rows = {(row["rate"], row["column"]): row for row in csv.DictReader(file)}
+    assert float(rows["high", "score"]["std"]) == pytest.approx(statistics.stdev(scores["high"]))
+    assert rows["low", "a paper's"]["seeds"] == "published"
+    assert Path("runs/reproduce/tiny/table.png").is_file()
+    assert read_record() == read_record("docs/tiny.json")
 
 
 def test_a_record_has_the_numbers_of_metrics_json_and_no_path(fake, tmp_path):
@@ -136,13 +143,105 @@ def test_what_has_finished_is_not_run_again_and_more_seeds_are_added(fake):
     assert calls(fake) == ["42 0.1", "42 0.2", "43 0.1", "43 0.2"]
 
 
-def test_runs_that_were_copied_from_another_machine_count_without_their_model(fake, capsys):
-    run("--seeds", "1")
-    shutil.copytree("runs/reproduce/tiny", "there/tiny")
+def test_a_record_of_another_machine_brings_its_runs(fake, capsys):
+    run("--seeds", "2", "--record", "docs/tiny.json")
+    before = read_record("docs/tiny.json")
+    there = ["--output_dir", "there", "--record", "docs/tiny.json"]
+    run("--seeds", "3", "--model", "bert", *there)
+    assert calls(fake)[4:] == ["44 0.1", "44 0.2"]
+    assert "docs/tiny.json has 4 runs, which are not made again" in capsys.readouterr().out
+    after = read_record("docs/tiny.json")
+    assert after == read_record("there/tiny/record.json")
+    for old, new in zip(before["rows"], after["rows"], strict=True):
+        assert list(new["runs"]) == ["42", "43", "44"] and old["runs"].items() <= new["runs"].items()
+    run("--seeds", "1", *there)  # fewer seeds than recorded: the others stay
+    assert read_record("docs/tiny.json") == after and len(calls(fake)) == 6
+
+
+def test_a_record_that_another_command_has_written_to_keeps_its_runs(fake):
+    (fake / "wait").touch()
+    (started,) = fork(lambda: run("--seeds", "1", "--record", "docs/tiny.json"))
+    deadline = time.monotonic() + 60
+    while not calls(fake):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    (fake / "wait").unlink()
+    run("--seeds", "2", "--output_dir", "there", "--record", "docs/tiny.json")
+    assert wait([started]) == [0]
+    assert [list(row["runs"]) for row in read_record("docs/tiny.json")["rows"]] == [["42", "43"], ["42", "43"]]
+
+
+def test_another_model_of_the_hub_is_another_run(tmp_path):
+    row = Row("low", "run_glue", flags={"model_name_or_path": Place("hub model", "gpt")}, cells=TABLE.rows[0].cells)
+    table = Table("t", "", ("rate",), ("score",), (row,))
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "config.json").write_text("{}", encoding="utf-8")
+    digests = [
+        runner.content_digests(plan(table, Folders(tmp_path, {"gpt": name}, tmp_path), seeds=1))["low"]
+        for name in ("openai-community/openai-gpt", "another/gpt", str(tmp_path / "copy"))
+    ]
+    assert len({*digests}) == 3 and None not in digests
+
+
+def test_a_recorded_run_needs_no_model_that_is_not_here(fake):
+    run("--seeds", "1", "--record", "docs/tiny.json")
     Path("bert").rename("away")
-    run("--seeds", "1", "--output_dir", "there")
-    assert "low, seed 42: had finished before" in capsys.readouterr().out and len(calls(fake)) == 2
-    assert read_record("there/tiny/record.json") == read_record()
+    run("--seeds", "1", "--record", "docs/tiny.json", "--output_dir", "there")
+    assert [len(row["runs"]) for row in read_record("there/tiny/record.json")["rows"]] == [1, 1]
+    assert len(calls(fake)) == 2
+
+
+def test_a_record_of_other_settings_is_neither_used_nor_overwritten(fake):
+    run("--seeds", "1", "--record", "docs/tiny.json")
+    before = Path("docs/tiny.json").read_bytes()
+    changes = {
+        "recipe.yaml": "task_name: sst2\ndo_train: true\nnum_train_epochs: 9\n",
+        "bert/SHA256SUMS": "0 model.safetensors\n",
+    }
+    for path, text in changes.items():
+        earlier = Path(path).read_text(encoding="utf-8") if Path(path).exists() else None
+        Path(path).write_text(text, encoding="utf-8")
+        with pytest.raises(InputError, match="a run of low, seed 42, with other flags, recipe, data or model"):
+            run("--seeds", "1", "--record", "docs/tiny.json")
+        Path(path).write_text(earlier, encoding="utf-8") if earlier else Path(path).unlink()
+    Path("recipe.yaml").write_text("# a comment\ntask_name: sst2\ndo_train: true\n", encoding="utf-8")
+    run("--seeds", "1", "--record", "docs/tiny.json")
+    assert Path("docs/tiny.json").read_bytes() == before and len(calls(fake)) == 2
+
+
+@pytest.mark.parametrize(
+    "text, problem",
+    [
+        ('{"table": "blimp", "budget": "small"}', "docs.json is the record of blimp, --budget small"),
+        ('{"table": "tiny", "budget": "small"}', "docs.json is no record of a table: KeyError('environments')"),
+        ("[]", "docs.json is no record of a table: TypeError"),
+        ("{", "docs.json"),
+        (RECORD % '"x": {"environment": 0, "metrics": {}}', "docs.json is no record of a table: TypeError"),
+        (RECORD % '"42": {"environment": 0}', "docs.json is no record of a table: KeyError('metrics')"),
+    ],
+)
+def test_a_file_that_is_no_record_of_the_table_is_one_clear_error(fake, text, problem):
+    Path("docs.json").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError) as error:
+        run("--record", "docs.json")
+    assert problem in str(error.value)
+    assert Path("docs.json").read_text(encoding="utf-8") == text
+    with pytest.raises(InputError, match="--record data is a folder"):
+        run("--record", "data")
+    assert not calls(fake)
+
+
+def test_what_only_recorded_rows_need_is_not_made(tmp_path):
+    cells = TABLE.rows[0].cells
+    first = Row("first", "run_pretraining", cells=cells, seeded=False)
+    second = Row("second", "run_glue", flags={"model_name_or_path": Place("row", "first")}, cells=cells, family="bert")
+    every = plan(Table("t", "", ("rate",), ("score",), (first, second)), Folders(tmp_path, {}, tmp_path), seeds=2)
+    recorded = [("first", "42"), ("second", "42")]
+    assert [step.name for step in choose(every, recorded=recorded)] == ["first", "second, seed 43"]
+    assert not choose(every, recorded=[*recorded, ("second", "43")])
+    recorded = [("second", "42"), ("second", "43")]  # the first has a score of its own
+    assert [step.name for step in choose(every, recorded=recorded)] == ["first"]
+    assert not choose(every, families=["bert"], recorded=recorded)
 
 
 def test_all_rows_are_run_with_a_seed_before_the_next_seed(tmp_path):
@@ -152,6 +251,7 @@ def test_all_rows_are_run_with_a_seed_before_the_next_seed(tmp_path):
     every = plan(Table("t", "", ("rate",), ("score",), rows), Folders(tmp_path, {}, tmp_path), seeds=2)
     names = ["random, seed 42", "words", "trained, seed 42", "random, seed 43", "trained, seed 43"]
     assert [step.name for step in choose(every)] == names
+    assert [step.name for step in choose(every, recorded=[("random", "42"), ("words", "42")])] == names[1:]
 
 
 def test_a_finished_run_keeps_its_results_only(fake, monkeypatch):
@@ -226,7 +326,7 @@ def test_two_steps_run_at_once(fake):
 
 
 def test_results_of_other_settings_are_neither_shown_nor_lost(fake, capsys):
-    run("--seeds", "1")
+    run("--seeds", "1", "--record", "before.json")
     Path("recipe.yaml").write_text("task_name: sst2\ndo_train: true\nnum_train_epochs: 9\n", encoding="utf-8")
     with pytest.raises(LaunchError, match="2 of 2 steps failed"):
         run("--seeds", "1")

@@ -194,7 +194,6 @@ def test_tokens_read_are_those_of_all_rows_with_a_ramp_and_longer_rows_at_the_en
 
 
 def test_two_runs_are_two_curves_and_samples_are_spread_evenly(tmp_path):
-    pytest.importorskip("matplotlib")
     folder = write_gpt(tmp_path)
     for name in ("mlm", "ltr"):
         for update in (10, 2):

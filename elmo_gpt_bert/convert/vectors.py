@@ -4,8 +4,8 @@
         --texts train.conll dev.conll test.conll --output elmo-with-glove
 
 `--model` is a model folder of ELMo, whose biLM is copied, or a configuration JSON, whose biLM, if it has one, gets
-random weights. `--vectors` is a text file of GloVe or fastText, or a text or binary file of word2vec. The format, and
-whether gzip compressed the file, is told by its content.
+random weights. `--vectors` is a text file of GloVe or fastText, a text or binary file of word2vec, or a model of
+fastText (.bin), which gensim reads. The format, and whether gzip compressed the file, is told by its content.
 
 With `--texts`, only the vectors of words in these files are kept, of their spelling there and in lower case, so that
 little of a file of gigabytes is ever in memory. The words are found as follows:
@@ -42,7 +42,14 @@ from safetensors.torch import save_file
 
 from elmo_gpt_bert.convert.files import command_line, new_folder, write_folder
 from elmo_gpt_bert.tasks.columns import look_tagged, read_columns
-from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
+from elmo_gpt_bert.training.errors import (
+    FileError,
+    InputError,
+    MissingFileError,
+    PackageError,
+    Parameter,
+    as_user_errors,
+)
 from elmo_gpt_bert.training.files import plain, shown
 from elmo_gpt_bert.training.flags import find_config
 from elmo_gpt_bert.training.loading import check_indices
@@ -244,18 +251,30 @@ def read_vectors(path: Path, wanted: set[str] | None = None, origin: Parameter =
     with _opened(path) as file:
         start = file.read(len(FASTTEXT))
         file.seek(0)
-        if start == FASTTEXT:
-            raise InputError(
-                f"{path} is a model of fastText: take the file of vectors (.vec) that is published with it, or write "
-                "one by gensim's load_facebook_vectors(...).save_word2vec_format(...)"
-            )
-        words, table = _collect(_rows(file, path, wanted))
+        words, table = _of_fasttext(path, wanted) if start == FASTTEXT else _collect(_rows(file, path, wanted))
     if not words:
         raise InputError(f"{path} holds no vector", () if wanted is None else (" for any word in ", origin))
     broken = ~np.isfinite(table).all(1)
     if broken.any():
         raise InputError(f"{path}: the vector of {shown(words[int(broken.argmax())])} is not finite")
     return words, table
+
+
+def _of_fasttext(path: Path, wanted: set[str] | None) -> Vectors:
+    """The words of a model of fastText. The vector of a word is the mean of its own and its subwords' vectors."""
+    try:
+        from gensim.models.fasttext import load_facebook_vectors
+    except ImportError as error:
+        raise PackageError(
+            f"{path} is a model of fastText, which gensim reads ({error}): pip install gensim"
+        ) from error
+    try:
+        model = load_facebook_vectors(str(path))
+    except Exception as error:  # gensim has no error of its own for a damaged or a compressed model
+        remedy = "take the file of vectors (.vec) that is published with it"
+        raise InputError(f"{path} is no model of fastText that gensim can read ({error}): {remedy}") from error
+    words = [word for word in model.index_to_key if wanted is None or word in wanted]
+    return words, np.array([model[word] for word in words], np.float32).reshape(len(words), model.vector_size)
 
 
 @contextmanager

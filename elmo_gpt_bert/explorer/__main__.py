@@ -82,7 +82,7 @@ def start(args: argparse.Namespace) -> "gradio.Blocks":
         import gradio
         from starlette.middleware import Middleware
     except ImportError as error:
-        raise PackageError(f'{error}: pip install "elmo-gpt-bert[app]"') from error
+        raise PackageError(f'the page needs gradio ({error}): pip install "gradio>=6.31,<7"') from error
     set_up_libraries()
     named = frozenset({args.ner, args.squad, args.index_file})
     uploads = Path(os.environ.get("GRADIO_TEMP_DIR") or Path(tempfile.gettempdir(), "gradio"))

@@ -1,11 +1,12 @@
-"""What the finished runs of a table have measured: a record of it, and a table in markdown.
+"""What the finished runs of a table have measured: a record of it, and a table in markdown and CSV, and a plot.
 
 A record is one JSON file without paths of this machine:
 
     {"table": ..., "budget": ..., "environments": [...], "rows": [{"name": ..., "runs": {"42": {...}}}, ...]}
 
-A run has the numbers of its metrics.json, the commit it was started from, and the number of its environment: the
-versions and the hardware, which most runs share.
+A run has the numbers of its metrics.json, the commit it was started from, a digest of what its results depend on, and
+the number of its environment: the versions and the hardware, which most runs share. A record also brings the results
+of another machine to this one, whose runs are then not made again.
 
 In the table, what was not run is a dash, and figures that are not ours stand in columns or lines that say whose they
 are. A verdict says whether a published figure, of a run that we have not seen, could be one more run of ours. Let n
@@ -15,20 +16,24 @@ prediction interval of a normal distribution. It reaches 5.0 s from the mean for
 for ten.
 """
 
+import csv
+import io
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from scipy.stats import t
 
-from elmo_gpt_bert.training.errors import UserError
-from elmo_gpt_bert.training.files import read_json
+from elmo_gpt_bert.analysis.frame import png
+from elmo_gpt_bert.training.errors import InputError, UserError
+from elmo_gpt_bert.training.files import read_json, write_bytes, write_text
 from elmo_gpt_bert.training.output_folder import METRICS
 from elmo_gpt_bert.training.results import RUN_KEYS, read_record, read_results
 
-from .runner import Step, is_finished
-from .tables import MODELS, Flag, Line, Place, Row, Table, places
+from .runner import Step, content_digests, is_finished
+from .tables import MODELS, Flag, Line, Place, Published, Table, places
 
 
 DASH = "–"
@@ -37,41 +42,80 @@ CONFIDENCE = 0.95
 ROUNDING = 0.05  # publications round to one decimal
 PERCENT_ALREADY = ("run_squad", "run_pretraining")  # SQuAD's scorer gives percent, and perplexities are none
 
+Runs = dict[tuple[str, str], dict[str, Any]]  # (row, seed) -> a run, with its environment in place of the number
 Values = dict[tuple[Line, str], list[float]]  # (line, column) -> one score for each run
 
 
 # The record
 
 
-def collect(table: Table, steps: Sequence[Step]) -> dict[str, Any]:
-    """The record of those steps that have finished. Rows without any are in it, too, without runs."""
+def collect(table: Table, steps: Sequence[Step], earlier: Runs | None = None) -> dict[str, Any]:
+    """The record of the `earlier` runs, and of those steps that have finished.
+
+    Rows without any are in it, too, without runs.
+    """
+    found = (earlier or {}) | finished_runs(steps)
     environments: list[dict[str, Any]] = []
     rows = []
     for row in table.rows:
-        runs = dict(finished_run(step) for step in steps if step.row.name == row.name and row.is_run and _counts(step))
-        for run in runs.values():
+        runs = {}
+        for seed in sorted((seed for name, seed in found if name == row.name), key=int):
+            run = found[row.name, seed]
             if run["environment"] not in environments:
                 environments.append(run["environment"])
-            run["environment"] = environments.index(run["environment"])
-        rows.append({"name": row.name, **describe(row, table), "runs": runs})
+            runs[seed] = run | {"environment": environments.index(run["environment"])}
+        flags = {name: _shown(value, MODELS[table.budget]) for name, value in row.flags.items()}
+        command = {"script": row.script, "recipe": row.recipe, "flags": flags, "config_overrides": row.overrides}
+        rows.append({"name": row.name, **command, "runs": runs})
     return {"table": table.name, "budget": table.budget, "environments": environments, "rows": rows}
 
 
-def describe(row: Row, table: Table) -> dict[str, Any]:
-    """What the row runs, without paths of this machine."""
-    flags = {name: _shown(value, MODELS[table.budget]) for name, value in row.flags.items()}
-    return {"script": row.script, "recipe": row.recipe, "flags": flags, "config_overrides": row.overrides}
+def finished_runs(steps: Sequence[Step]) -> Runs:
+    """What those steps have measured that have finished."""
+    digests, runs = content_digests(steps), {}
+    for step in (step for step in steps if step.row.is_run and _counts(step)):
+        record = read_record(step.output / METRICS)
+        numbers = {name: value for name, value in record.items() if name not in RUN_KEYS}
+        runs[step.row.name, str(record["seed"])] = {
+            "metrics": numbers,
+            "seconds": sum(read_results(record)[1].values()),
+            "commit": read_json(step.mark)["commit"] if step.mark.is_file() else None,
+            "digest": digests[step.row.name],
+            "environment": {name: record[name] for name in ("versions", "hardware")},
+        }
+    return runs
 
 
-def finished_run(step: Step) -> tuple[str, dict[str, Any]]:
-    """The seed of a step that has finished, and what it has measured."""
-    record = read_record(step.output / METRICS)
-    return str(record["seed"]), {
-        "metrics": {name: value for name, value in record.items() if name not in RUN_KEYS},
-        "seconds": sum(read_results(record)[1].values()),
-        "commit": read_json(step.mark)["commit"] if step.mark.is_file() else None,
-        "environment": {name: record[name] for name in ("versions", "hardware")},
-    }
+def read_runs(path: Path, table: Table, steps: Sequence[Step]) -> Runs:
+    """The runs of a record that was written before, here or on another machine.
+
+    Raises ValueError for a record of another table, and for a run that the table would make with other flags, another
+    recipe, or other data or models. Where these are not on this machine, the run counts as it is.
+    """
+    if not path.is_file():
+        raise InputError(f"--record {path} is a folder")
+    record = read_json(path)
+    try:
+        if (record["table"], record["budget"]) != (table.name, table.budget):
+            raise InputError(f"{path} is the record of {record['table']}, --budget {record['budget']}")
+        environments = record["environments"]
+        runs = {
+            (row["name"], seed): run | {"environment": environments[run["environment"]]}
+            for row in record["rows"]
+            for seed, run in row["runs"].items()
+        }
+        digests = content_digests(steps)
+        for (name, seed), run in runs.items():
+            if not seed.isdigit() or not isinstance(run["metrics"], dict):
+                raise TypeError(f"seed {seed} of {name}")
+            if name not in digests or digests[name] not in (None, run["digest"]):
+                raise InputError(
+                    f"{path} has a run of {name}, seed {seed}, with other flags, recipe, data or model than here: "
+                    "remove it from there, or choose another --record"
+                )
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise InputError(f"{path} is no record of a table: {error!r}") from error
+    return runs
 
 
 def _shown(flag: Flag, models: Mapping[str, str]) -> Any:
@@ -113,6 +157,17 @@ def scores(table: Table, record: Mapping[str, Any]) -> Values:
     return values
 
 
+def write_report(table: Table, record: Mapping[str, Any], folder: Path) -> str:
+    """Writes table.md, table.csv and table.png; returns the markdown."""
+    values = scores(table, record)
+    text = markdown(table, record, values)
+    write_text(folder / "table.md", text)
+    write_text(folder / "table.csv", comma_separated(table, values))
+    if values:
+        draw(table, values, folder / "table.png")
+    return text
+
+
 def markdown(table: Table, record: Mapping[str, Any], values: Values) -> str:
     """The table, with its title above it and its notes and the reasons of empty cells below."""
     reasons = list(dict.fromkeys(gap.reason for gap in table.gaps))
@@ -150,13 +205,21 @@ def not_run(table: Table, record: Mapping[str, Any]) -> dict[tuple[Line, str], s
     return {(cell.line, cell.column): f"{DASH} `{row.name}`" for row in rows for cell in row.cells}
 
 
+def compared(table: Table, values: Values) -> list[tuple[Published, str]]:
+    """The figures that a score of ours is compared with, and the columns of these scores."""
+    return [
+        (figure, ours)
+        for ours, theirs in table.comparisons.items()
+        for figure in table.published
+        if figure.column == theirs and (figure.line, ours) in values
+    ]
+
+
 def verdicts(table: Table, values: Values) -> dict[tuple[Line, str], str]:
     """(line, title of a column of verdicts) -> the verdict, where we have a score and they have a figure."""
     return {
         (figure.line, f"{VERDICT}: {ours}"): verdict(values[figure.line, ours], figure.value)
-        for ours, theirs in table.comparisons.items()
-        for figure in table.published
-        if figure.column == theirs and (figure.line, ours) in values
+        for figure, ours in compared(table, values)
     }
 
 
@@ -185,3 +248,51 @@ def cell_text(values: list[float]) -> str:
     """As in "79.8 ± 0.5 (3)"; of one run, as in "79.8 (1)"."""
     deviation = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
     return f"{fmean(values):.1f}{deviation} ({len(values)})"
+
+
+def comma_separated(table: Table, values: Values) -> str:
+    """A line for each cell that has a value, ours or published."""
+    content = io.StringIO()
+    writer = csv.writer(content, lineterminator="\n")
+    writer.writerow([*table.heads, "column", "mean", "std", "seeds", VERDICT])
+    said = verdicts(table, values)
+    for line in table.lines:
+        for column in table.columns:
+            if of_cell := values.get((line, column)):
+                of_line = said.get((line, f"{VERDICT}: {column}"), "")
+                deviation = stdev(of_cell) if len(of_cell) > 1 else ""
+                writer.writerow([*line, column, fmean(of_cell), deviation, len(of_cell), of_line])
+        for figure in table.published:
+            if figure.line == line:
+                writer.writerow([*line, figure.column, figure.value, "", "published", ""])
+    return content.getvalue()
+
+
+def draw(table: Table, values: Values, path: Path) -> None:
+    """Writes a PNG with a bar for each cell that has run, its deviation, and the figure it is compared with."""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure  # not pyplot, which would choose a window system
+
+    lines = [line for line in table.lines if any((line, column) in values for column in table.columns)]
+    columns = [column for column in table.columns if any((line, column) in values for line in lines)]
+    height = 0.8 / len(columns)
+    figure = Figure(figsize=(8, 1 + 0.2 * len(lines) * (len(columns) + 1)), layout="constrained")
+    axes = figure.add_subplot(title=table.title)
+    axes.set_prop_cycle(color=colormaps["tab10" if len(columns) <= 10 else "tab20"].colors)
+    for number, column in enumerate(columns):
+        cells = {place: values[line, column] for place, line in enumerate(lines) if values.get((line, column))}
+        places = [place + (number + 0.5) * height - 0.4 for place in cells]
+        means = [fmean(cell) for cell in cells.values()]
+        deviations = [stdev(cell) if len(cell) > 1 else math.nan for cell in cells.values()]
+        axes.barh(places, means, height, xerr=deviations, capsize=2, label=column)
+    published = [
+        (figure.value, lines.index(figure.line) + (columns.index(ours) + 0.5) * height - 0.4)
+        for figure, ours in compared(table, values)
+    ]
+    if published:
+        axes.plot(*zip(*published, strict=True), "kD", markersize=4, label="published")
+    axes.set_yticks(range(len(lines)), [", ".join(line) for line in lines], fontsize=8)
+    axes.set_ylim(len(lines) - 0.5, -0.5)  # from top to bottom
+    axes.grid(axis="x", alpha=0.3)
+    figure.legend(fontsize=8, ncols=3, loc="outside lower center")
+    write_bytes(path, png(figure))

@@ -4,15 +4,17 @@ carries out several at once, and goes on after one that fails.
 
 import contextlib
 import functools
+import hashlib
 import importlib.util
 import io
+import json
 import os
 import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from glob import glob
 from pathlib import Path
 from typing import Any, TextIO
@@ -66,6 +68,7 @@ class Step:
 
     words: what follows the name of the script
     inputs: the data and models that it reads, apart from those of other rows and of the Hub
+    hub_models: the models of the Hub that it reads, or the folders that stand for them
     is_kept: whether another row, or an analysis, reads the model
     keeps_checkpoints: whether another row begins with one of its checkpoints
     launcher: the words of a command that starts a run in several processes; none: in one
@@ -76,6 +79,7 @@ class Step:
     output: Path
     words: tuple[str, ...]
     inputs: tuple[str, ...]
+    hub_models: tuple[str, ...]
     is_kept: bool
     keeps_checkpoints: bool = False
     launcher: tuple[str, ...] = ()
@@ -129,17 +133,22 @@ def plan(table: Table, folders: Folders, seeds: int) -> list[Step]:
     ]
 
 
-def choose(steps: Sequence[Step], only: Collection[str] = (), families: Collection[str] = ()) -> list[Step]:
+def choose(
+    steps: Sequence[Step],
+    only: Collection[str] = (),
+    families: Collection[str] = (),
+    recorded: Collection[tuple[str, str]] = (),
+) -> list[Step]:
     """The steps of these tasks and families, by default of all, and those that they need.
 
     All rows come with their first seed, then all with the next one, so that a table that is stopped early can compare
-    its rows.
+    its rows. Of a row and a seed that are `recorded`, only what others need.
     """
     chosen: list[Step] = []
     for step in reversed(steps):
-        row = step.row
+        row, seed = step.row, str(FIRST_SEED if step.seed is None else step.seed)
         is_asked = row.cells and (not only or row.task in only) and (not families or row.family in families)
-        if is_asked or any(row.name in other.row.needs for other in chosen):
+        if (is_asked and (row.name, seed) not in recorded) or any(row.name in other.row.needs for other in chosen):
             chosen.insert(0, step)
     return sorted(chosen, key=lambda step: FIRST_SEED if step.seed is None else step.seed)
 
@@ -157,13 +166,15 @@ def make_step(
         flags["config_overrides"] = ",".join(filter(None, [recipe.get("config_overrides"), row.overrides]))
     flags |= {"output" if row.script.startswith("elmo_gpt_bert.convert.") else "output_dir": folder}
     words = [row.recipe] if row.recipe else []
-    inputs = []
+    inputs, hub_models = [], []
     for name, value in flags.items():
         paths = [folders.find(place, runs) for place in places(value)]
         text = str(value).lower() if isinstance(value, bool) else str(value)
         words += [f"--{name}", *(paths or [text])]
-        inputs += [path for path, place in zip(paths, places(value), strict=True) if place.kind in ("data", "model")]
-    return Step(row, seed, folder, tuple(words), tuple(inputs), is_kept, keeps_checkpoints)
+        for path, place in zip(paths, places(value), strict=True):
+            if place.kind != "row":
+                (hub_models if place.kind == "hub model" else inputs).append(path)
+    return Step(row, seed, folder, tuple(words), tuple(inputs), tuple(hub_models), is_kept, keeps_checkpoints)
 
 
 def read_recipe(row: Row) -> dict[str, Any]:
@@ -191,6 +202,30 @@ def identity(step: Step) -> dict[str, Any]:
         return run_identity(parse(step), absent=True)
     contents = _contents(Path(find_config(word)) for word in step.words if Path(word) != step.output)
     return {"script": step.row.script, "words": list(step.words), "contents": contents}
+
+
+def content_digests(steps: Iterable[Step]) -> dict[str, str | None]:
+    """The names of the rows -> a digest of all that their results depend on, but the seed.
+
+    It is the same on other machines: it has the contents of models and of files with data instead of their paths.
+    It is None if something that the row reads is not here. The steps are those of a plan, in which a row comes after
+    those that it needs.
+    """
+    digests: dict[str, str | None] = {}
+    for step in steps:
+        row = step.row
+        if row.name in digests:
+            continue
+        flags = {name: [asdict(place) for place in places(value)] or value for name, value in row.flags.items()}
+        found = [sorted(glob(path)) for path in step.inputs]
+        contents = _contents(Path(path) for paths in found for path in paths)
+        contents += [_contents([Path(name)]) if Path(name).is_dir() else name for name in step.hub_models]
+        needed = [digests[name] for name in sorted(row.needs)]
+        recipe = {name: value for name, value in read_recipe(row).items() if name not in WITHOUT_EFFECT}
+        values = json.dumps([row.script, recipe, flags, row.overrides, contents, needed], sort_keys=True)
+        is_whole = all(found) and None not in needed
+        digests[row.name] = hashlib.sha256(values.encode()).hexdigest() if is_whole else None
+    return digests
 
 
 def _contents(paths: Iterable[Path]) -> list[str]:
@@ -322,13 +357,13 @@ class Progress:
             failed = sorted(step.row.needs & self.failures.keys())
             missing = sorted(path for path in step.inputs if not glob(path))
             try:
-                if is_finished(step):
-                    print(f"{step.name}: had finished before")
-                    complete(step)
-                elif missing:
+                if missing:
                     self.fail(step, f"{missing[0]} does not exist: name its place with --data_root or --models")
                 elif failed:
                     self.fail(step, f"it needs {', '.join(failed)}")
+                elif is_finished(step):
+                    print(f"{step.name}: had finished before")
+                    complete(step)
                 else:
                     return step
             except UserError as error:
