@@ -265,11 +265,11 @@ def test_the_vectors_of_a_model_of_fasttext_are_those_of_its_words_with_their_su
 
 def test_a_damaged_model_of_fasttext_and_one_without_gensim_are_one_clear_error(file, tmp_path):
     save_facebook_model(FastText(words_of(file), vector_size=9, min_count=1, bucket=50), str(tmp_path / "model.bin"))
-    with patch.dict(sys.modules, {"gensim.models.fasttext": None}):
-        with pytest.raises(
-            PackageError, match=r"model.bin is a model of fastText, which gensim reads .*install gensim$"
-        ):
-            read_vectors(tmp_path / "model.bin")
+    with (
+        patch.dict(sys.modules, {"gensim.models.fasttext": None}),
+        pytest.raises(PackageError, match=r"model.bin is a model of fastText, which gensim reads .*install gensim$"),
+    ):
+        read_vectors(tmp_path / "model.bin")
     (tmp_path / "half.bin").write_bytes((tmp_path / "model.bin").read_bytes()[:300])
     with pytest.raises(InputError, match=r"half.bin is no model of fastText that gensim can read .*take the file of"):
         read_vectors(tmp_path / "half.bin")
