@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import struct
 import tracemalloc
 from codecs import BOM_UTF8
 from collections import Counter
@@ -51,6 +52,40 @@ def in_binary(words=WORDS, table=TABLE, end=b"\n") -> bytes:
     return f"{len(words)} {table.shape[1]}\n".encode() + b"".join(rows)
 
 
+def fasttext_model(
+    words=WORDS, buckets=11, spans=(3, 5), version=12, kind=2, quantised=False
+) -> tuple[bytes, np.ndarray]:
+    """The file that fastText saves, with random rows, and these rows: the words' and then the buckets'."""
+    rows = np.random.default_rng(1).normal(size=(len(words) + buckets, 4)).astype(np.float32)
+    labels = ["__label__a"]
+    content = struct.pack("<2i", 793712314, version)
+    content += struct.pack("<12id", 4, 5, 5, 1, 5, 1, 2, kind, buckets, *spans, 100, 1e-4)
+    content += struct.pack("<3i2q", len(words) + 1, len(words), 1, 1000, -1)
+    for number, word in enumerate(words + labels):
+        content += word.encode() + b"\0" + struct.pack("<qb", 9 - number, number >= len(words))
+    content += struct.pack("<?2q", quantised, *rows.shape) + rows.tobytes()
+    return content + struct.pack("<?2q", False, 1, 4) + rows[:1].tobytes(), rows  # and the output matrix
+
+
+def fnv(text: str) -> int:
+    """FNV-1a of 32 bits, in which fastText takes bytes as signed numbers."""
+    number = 0x811C9DC5
+    for byte in text.encode():
+        signed = struct.unpack("b", bytes([byte]))[0]
+        number = (number ^ (signed % 2**32)) * 0x01000193 % 2**32
+    return number
+
+
+def fasttext_vector(word: str, number: int, rows: np.ndarray, buckets: int, shortest: int, longest: int) -> np.ndarray:
+    marked, mine = f"<{word}>", [number]
+    for first in range(len(marked)) if word != "</s>" else ():
+        for last in range(first + 1, len(marked) + 1):
+            piece = marked[first:last]
+            if shortest <= len(piece) <= longest and not (len(piece) == 1 and first in (0, len(marked) - 1)):
+                mine.append(len(WORDS) + fnv(piece) % buckets)
+    return rows[mine].astype(np.float64).mean(0)
+
+
 FORMATS = {
     "GloVe": in_text(),
     "GloVe, lines of Windows": in_text(end="\r"),
@@ -69,11 +104,33 @@ def path(tmp_path) -> Path:
 @pytest.mark.parametrize("compressed", [False, True], ids=["plain", "gzip"])
 @pytest.mark.parametrize("content", FORMATS.values(), ids=FORMATS)
 def test_every_format_gives_the_same_words_and_vectors(content, compressed, path):
-    for mark in (b"", BOM_UTF8):
+    marks = [b""] if content.startswith(FASTTEXT) else [b"", BOM_UTF8]
+    for mark in marks:
         path.write_bytes(gzip.compress(mark + content) if compressed else mark + content)
         words, table = read_vectors(path)
         assert words == WORDS and table.dtype == np.float32
         np.testing.assert_array_equal(table, TABLE)
+
+
+def test_the_hash_is_the_published_one():
+    assert [fnv(text) for text in ("", "a", "foobar")] == [0x811C9DC5, 0xE40C292C, 0xBF9CF968]
+
+
+@pytest.mark.parametrize("compressed", [False, True], ids=["plain", "gzip"])
+@pytest.mark.parametrize("spans", [(3, 5), (1, 2), (0, 0)])
+def test_a_fasttext_models_vectors_are_means_over_subwords(spans, compressed, path):
+    content, rows = fasttext_model(spans=spans)
+    path.write_bytes(gzip.compress(content) if compressed else content)
+    words, table = read_vectors(path)
+    assert words == WORDS
+    expected = [fasttext_vector(word, number, rows, 11, *spans) for number, word in enumerate(WORDS)]
+    np.testing.assert_allclose(table, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_an_old_supervised_fasttext_model_has_no_subwords(path):
+    content, rows = fasttext_model(version=11, kind=3)
+    path.write_bytes(content)
+    np.testing.assert_array_equal(read_vectors(path)[1], rows[: len(WORDS)])
 
 
 def test_words_may_have_spaces_in_text(path):
@@ -91,7 +148,10 @@ def test_of_a_word_that_is_there_twice_the_first_vector_counts(make, path):
     assert words == WORDS and np.array_equal(table, TABLE)
 
 
-@pytest.mark.parametrize("content", FORMATS.values(), ids=FORMATS)
+CONTENTS = FORMATS | {"a fastText model": fasttext_model()[0]}
+
+
+@pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
 def test_only_wanted_words_are_kept(content, path):
     path.write_bytes(content)
     everything = dict(zip(*read_vectors(path), strict=True))
@@ -340,6 +400,12 @@ def test_without_vectors_the_texts_words_get_some_to_be_learned(texts, tmp_path)
 # Bad input
 
 
+def claims(size: int = 4, buckets: int = 11, longest: int = 5) -> bytes:
+    """A fastText model whose first numbers say something else than the rest of it."""
+    content = fasttext_model()[0]
+    return content[:8] + struct.pack("<12i", size, 5, 5, 1, 5, 1, 2, 2, buckets, 3, longest, 100) + content[56:]
+
+
 LONG = 2000  # characters, more than an error has
 SIZE_LINE = TABLE.tolist()[0]
 FILES = {
@@ -369,12 +435,17 @@ FILES = {
         ValueError,
         r"the word b'a\\nb' holds a line feed",
     ),
+    "a fastText word of two lines": (fasttext_model(["a\nb"])[0], ValueError, r"the word b'a\\nb' holds a line feed"),
     "binary cut in a vector": (in_binary()[:-9], OSError, "vectors is cut short or damaged"),
     "binary cut in a word": (in_binary()[:-19], OSError, "vectors is cut short or damaged"),
-    "a model of fastText": (
-        FASTTEXT + b"\f" * 99,
+    "a fastText model cut in its matrix": (fasttext_model()[0][:-70], OSError, "vectors is cut short or damaged"),
+    "a fastText model cut in its words": (fasttext_model()[0][:130], OSError, "vectors is cut short or damaged"),
+    "a fastText model cut in its sizes": (fasttext_model()[0][:10], OSError, "vectors is cut short or damaged"),
+    "a compressed fastText model": (fasttext_model(quantised=True)[0], ValueError, r"compressed model \(.ftz\)"),
+    "a fastText model of other sizes": (
+        fasttext_model()[0].replace(struct.pack("<2q", 18, 4), struct.pack("<2q", 17, 4)),
         ValueError,
-        r"a model of fastText: take the file of vectors \(.vec\)",
+        "17 rows of 4 numbers, for 7 words of 4",
     ),
     "a size that no vector has": (b"3 50000000000\nthe 1 2\n", ValueError, "a vector has 50000000000 numbers, but it"),
     "more words than bytes": (b"50000000000 2\nthe 1 2\n", ValueError, "1 words, but .* says 50000000000"),
@@ -383,6 +454,10 @@ FILES = {
     "a word without an end": (b"3 2\nthe " + b"\x80" * 70_000, OSError, "a word of more than 65,536 bytes"),
     "a line without an end": (b"the 1" + bytes(2 << 20), ValueError, "line 1 has more than 1,048,576 bytes"),
     "a line without an end, later": (in_text() + b"1" * (2 << 20), ValueError, "line 8 has more than 1,048,576 bytes"),
+    "a fastText model without numbers": (claims(size=0), ValueError, "a vector has 0 numbers"),
+    "a fastText model of huge vectors": (claims(size=2**31 - 1), ValueError, "a vector has 2147483647 numbers"),
+    "a fastText model of subwords in no bucket": (claims(buckets=0), ValueError, "subwords of 5 characters, in 0 "),
+    "a fastText model of long subwords": (claims(longest=10**9), ValueError, "subwords of 1000000000 characters"),
     "gzip cut": (gzip.compress(in_text())[:-20], OSError, "vectors is cut short or damaged"),
     "gzip damaged": (gzip.compress(in_text())[:-8] + b"12345678", OSError, "vectors is cut short or damaged"),
 }

@@ -10,9 +10,8 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from gensim.models import FastText, KeyedVectors
+from gensim.models import KeyedVectors
 from gensim.models import Word2Vec as Gensim
-from gensim.models.fasttext import save_facebook_model
 from scipy.stats import spearmanr
 from torch.nn import functional
 from transformers import BertTokenizer
@@ -250,29 +249,6 @@ def test_a_full_disk_is_one_clear_error_and_leaves_no_half_file(file, tmp_path):
     with patch("os.replace", side_effect=OSError(28, "No space left on device")):
         message = fails("--train_file", file, "--output_dir", out)
     assert "vectors.txt: No space left on device" in message and [*out.iterdir()] == []
-
-
-def test_the_vectors_of_a_model_of_fasttext_are_those_of_its_words_with_their_subwords(file, tmp_path):
-    model = FastText(words_of(file), vector_size=9, min_count=1, bucket=50)
-    save_facebook_model(model, str(tmp_path / "model.bin"))
-    words, table = read_vectors(tmp_path / "model.bin")
-    assert sorted(words) == sorted(model.wv.index_to_key) and table.dtype == np.float32
-    np.testing.assert_allclose(table, model.wv[words], rtol=1e-5)
-    few, table = read_vectors(tmp_path / "model.bin", {words[3], "absent"})
-    np.testing.assert_allclose(table, model.wv[few], rtol=1e-5)
-    assert few == [words[3]]
-
-
-def test_a_damaged_model_of_fasttext_and_one_without_gensim_are_one_clear_error(file, tmp_path):
-    save_facebook_model(FastText(words_of(file), vector_size=9, min_count=1, bucket=50), str(tmp_path / "model.bin"))
-    with (
-        patch.dict(sys.modules, {"gensim.models.fasttext": None}),
-        pytest.raises(PackageError, match=r"model.bin is a model of fastText, which gensim reads .*install gensim$"),
-    ):
-        read_vectors(tmp_path / "model.bin")
-    (tmp_path / "half.bin").write_bytes((tmp_path / "model.bin").read_bytes()[:300])
-    with pytest.raises(InputError, match=r"half.bin is no model of fastText that gensim can read .*take the file of"):
-        read_vectors(tmp_path / "half.bin")
 
 
 def test_without_gensim_the_command_says_what_to_install_before_it_reads_the_text(file, tmp_path):

@@ -5,7 +5,7 @@
 
 `--model` is a model folder of ELMo, whose biLM is copied, or a configuration JSON, whose biLM, if it has one, gets
 random weights. `--vectors` is a text file of GloVe or fastText, a text or binary file of word2vec, or a model of
-fastText (.bin), which gensim reads. The format, and whether gzip compressed the file, is told by its content.
+fastText (.bin). The format, and whether gzip compressed the file, is told by its content.
 
 With `--texts`, only the vectors of words in these files are kept, of their spelling there and in lower case, so that
 little of a file of gigabytes is ever in memory. The words are found as follows:
@@ -42,14 +42,7 @@ from safetensors.torch import save_file
 
 from elmo_gpt_bert.convert.files import command_line, new_folder, write_folder
 from elmo_gpt_bert.tasks.columns import look_tagged, read_columns
-from elmo_gpt_bert.training.errors import (
-    FileError,
-    InputError,
-    MissingFileError,
-    PackageError,
-    Parameter,
-    as_user_errors,
-)
+from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
 from elmo_gpt_bert.training.files import plain, shown
 from elmo_gpt_bert.training.flags import find_config
 from elmo_gpt_bert.training.loading import check_indices
@@ -60,11 +53,14 @@ from modeling.released import name_all, read_json
 
 
 FASTTEXT = struct.pack("<i", 793712314)  # the first four bytes of its models
+SUPERVISED = 3  # in these models, the number of the supervised kind
+SENTENCE_END = "</s>"  # fastText's, the only word without subwords
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"')  # of JSON
 BLOCK = 1 << 20  # bytes that are read at a time
 # No published file exceeds these limits. Without them, a small file could claim, or unpack to, more than memory holds.
 LONGEST_VECTOR = 1 << 16  # numbers
 LONGEST_WORD = 1 << 16  # bytes
+LONGEST_SUBWORD = 100  # characters
 LONGEST_LINE = 1 << 28  # bytes of a text; each of SQuAD's files is one line
 
 SIZE, TEXTS = Parameter("size"), Parameter("texts")
@@ -251,30 +247,16 @@ def read_vectors(path: Path, wanted: set[str] | None = None, origin: Parameter =
     with _opened(path) as file:
         start = file.read(len(FASTTEXT))
         file.seek(0)
-        words, table = _of_fasttext(path, wanted) if start == FASTTEXT else _collect(_rows(file, path, wanted))
+        if start == FASTTEXT:
+            words, table = read_fasttext(_Pieces(file), path, wanted)
+        else:
+            words, table = _collect(_rows(file, path, wanted))
     if not words:
         raise InputError(f"{path} holds no vector", () if wanted is None else (" for any word in ", origin))
     broken = ~np.isfinite(table).all(1)
     if broken.any():
         raise InputError(f"{path}: the vector of {shown(words[int(broken.argmax())])} is not finite")
     return words, table
-
-
-def _of_fasttext(path: Path, wanted: set[str] | None) -> Vectors:
-    """The words of a model of fastText. The vector of a word is the mean of its own and its subwords' vectors."""
-    try:
-        from gensim.models.fasttext import load_facebook_vectors
-    except ImportError as error:
-        raise PackageError(
-            f"{path} is a model of fastText, which gensim reads ({error}): pip install gensim"
-        ) from error
-    try:
-        model = load_facebook_vectors(str(path))
-    except Exception as error:  # gensim has no error of its own for a damaged or a compressed model
-        remedy = "take the file of vectors (.vec) that is published with it"
-        raise InputError(f"{path} is no model of fastText that gensim can read ({error}): {remedy}") from error
-    words = [word for word in model.index_to_key if wanted is None or word in wanted]
-    return words, np.array([model[word] for word in words], np.float32).reshape(len(words), model.vector_size)
 
 
 @contextmanager
@@ -408,6 +390,10 @@ class _Pieces:
         piece, self.place = self.read[self.place : stop], stop + 1
         return piece
 
+    def unpack(self, form: str) -> tuple:
+        """Takes the next values, in a format of `struct`."""
+        return struct.unpack(form, self.take(struct.calcsize(form)))
+
     def rest(self) -> bytes:
         """The bytes that have been read but not taken, and two more; empty at the end of the file."""
         return self.read[self.place :] + self.file.read(2)
@@ -431,6 +417,75 @@ def _binary(
             yield word, np.frombuffer(numbers, "<f4").astype(np.float32)
     if pieces.rest().strip(b"\n"):
         raise InputError(f"{path} goes on after the {count} words of its first line: download it again")
+
+
+def read_fasttext(pieces: _Pieces, path: Path, wanted: set[str] | None) -> Vectors:
+    """The words and vectors of a fastText model, where a word's vector is the mean of its row and its subwords' rows.
+
+    The format is that of `FastText::saveModel` (github.com/facebookresearch/fastText, src/fasttext.cc): the arguments,
+    the dictionary, and the input matrix, which has the rows of the words and then those of the subwords' buckets.
+    """
+    _, version, size, *_, kind, buckets, shortest, longest, _, _ = pieces.unpack("<2i12id")
+    if version == 11 and kind == SUPERVISED:  # supervised models of version 11 have no subwords
+        longest = 0
+    _check_size(size, path)
+    if longest > (LONGEST_SUBWORD if buckets > 0 else 0):
+        raise InputError(f"{path} is damaged: subwords of {longest} characters, in {buckets} buckets")
+    entries, words, _, _, pruned = pieces.unpack("<3i2q")
+    kept, members = {}, []  # words, and for each the rows whose mean is its vector
+    for number in range(entries):
+        spelled = pieces.until(b"\0")
+        pieces.unpack("<qb")  # its count, and whether it is a label; labels follow the words
+        word = _spelled(spelled, path)
+        if number < words and word not in kept and (wanted is None or word in wanted):
+            kept[word] = len(kept)
+            subwords = [] if word == SENTENCE_END else _buckets(spelled, shortest, longest, buckets)
+            members.append(np.array([number, *(words + bucket for bucket in subwords)]))
+    (quantised,) = pieces.unpack("<?")
+    if quantised or pruned >= 0:
+        raise InputError(f"{path} is a compressed model (.ftz): take the .bin file that it was made from")
+    rows, columns = pieces.unpack("<2q")
+    if columns != size or rows < words + (buckets if longest else 0):
+        raise InputError(f"{path} is damaged: {rows} rows of {columns} numbers, for {words} words of {size}")
+    return list(kept), _means(pieces, members, rows, size)
+
+
+def _means(pieces: _Pieces, members: list[np.ndarray], rows: int, size: int) -> np.ndarray:
+    """(n, size): the mean of the rows in each of n lists, of a matrix that is read once, a block of rows at a time."""
+    if not members:
+        return np.empty((0, size), np.float32)
+    counts = torch.tensor([len(rows_of_word) for rows_of_word in members])
+    wanted = torch.from_numpy(np.concatenate(members))
+    word = torch.arange(len(members)).repeat_interleave(counts)
+    order = wanted.argsort()
+    wanted, word = wanted[order], word[order]
+    total = torch.zeros(len(members), size)
+    step = max(1, BLOCK // (4 * size))
+    for first in range(0, rows, step):
+        last = min(first + step, rows)
+        block = torch.from_numpy(np.frombuffer(pieces.take(4 * size * (last - first)), "<f4").astype(np.float32))
+        here = slice(*torch.searchsorted(wanted, torch.tensor([first, last])).tolist())
+        total.index_add_(0, word[here], block.view(-1, size)[wanted[here] - first])
+    return (total / counts[:, None]).numpy()
+
+
+def _buckets(word: bytes, shortest: int, longest: int, buckets: int) -> Iterator[int]:
+    """Yields the buckets of a word's subwords: all strings of `shortest` to `longest` characters of <word>, except "<"
+    and ">".
+
+    A bucket is the 32-bit FNV-1a hash of a string, modulo `buckets`. fastText's hash takes bytes as signed.
+    """
+    word = b"<" + word + b">"
+    starts = [place for place, byte in enumerate(word) if byte & 0xC0 != 0x80]  # of UTF-8 characters
+    ends = [*starts[1:], len(word)]
+    for first in range(len(starts)):
+        number = 2166136261
+        for last in range(first, min(first + longest, len(starts))):
+            for byte in word[starts[last] : ends[last]]:
+                number = ((number ^ (byte if byte < 128 else byte | 0xFFFFFF00)) * 16777619) & 0xFFFFFFFF
+            length = last - first + 1
+            if length >= shortest and not (length == 1 and first in (0, len(starts) - 1)):
+                yield number % buckets
 
 
 def main(argv: list[str] | None = None) -> None:
