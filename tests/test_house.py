@@ -48,7 +48,7 @@ ROOMS += ("layers", "optimization", "identity", "batches", "log", "launching", "
 ROOMS += ("task", "ensembles", "checkpoints", "loop", "cards", "reporting", "runs")
 
 COMMANDS = ["zoo-app", "zoo-extract", "zoo-reproduce"]  # of modules of the package
-COMMANDS += [f"zoo-convert-{name}" for name in ("bert", "elmo", "gpt", "triviaqa", "vectors")]
+COMMANDS += [f"zoo-convert-{name}" for name in ("bert", "elmo", "gpt", "vectors")]
 SCRIPTS = sorted(path.stem for path in ROOT.glob("*.py") if path.stem != "setup")
 
 # Each folder imports from itself and from those behind it; scripts are the files at the root.
