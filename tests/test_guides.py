@@ -362,8 +362,6 @@ def test_the_ranges_of_speed_are_those_of_the_benchmarks_tables(model):
     ranges = [f"{min(each):.1f} to {max(each):.1f}" for each in measured]
     (row,) = re.findall(rf"^\| {model} \|[^|]*\|(.*)\|$", read("benchmarks/README.md"), flags=re.MULTILINE)
     assert [cell.strip() for cell in row.split("|")] == ranges
-    assert f"{model} {ranges[0]} and {ranges[1]}" in " ".join(read("README.md").split())
-    assert f"{model} {ranges[0]}、{ranges[1]}".replace(" to ", " 到 ") in read("README.zh.md").replace("\n", "")
 
 
 @pytest.mark.parametrize("model", ["bert", "elmo", "gpt"])
