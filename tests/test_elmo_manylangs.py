@@ -14,11 +14,9 @@ import run_ner
 import run_pretraining
 import run_squad
 import run_swag
-from elmo_gpt_bert.analysis import known_words
 from elmo_gpt_bert.analysis.representations import load_encoder
 from elmo_gpt_bert.convert import vectors
 from elmo_gpt_bert.convert.elmo import convert
-from elmo_gpt_bert.training.errors import UserError
 from examples.word_similarity import input_embeddings
 from modeling import (
     ElmoForTokenClassification,
@@ -292,18 +290,12 @@ def test_embed_warns_of_a_long_text_with_few_known_words(elmo, tokenizer, caplog
     assert "vectors of 79.0% of 100 words, but not of 'x': below 80%" in caplog.text
 
 
-def test_a_command_shows_which_words_and_characters_are_unknown(model, tmp_path, capsys):
-    (tmp_path / "text.txt").write_text("Tao été\n很好 很好 | \u200b\n", encoding="utf-8")
-    flags = [str(model), "--texts", str(tmp_path / "text.txt"), "--output_dir", str(tmp_path / "out")]
-    numbers = known_words.main(flags)
-    assert (numbers["words"], numbers["known"]) == (6, 2) and numbers["unknown_words"]["很好"] == 2
-    assert numbers == json.loads((tmp_path / "out" / "known_words.json").read_text(encoding="utf-8"))
-    shown = capsys.readouterr().out
-    assert "vectors of 33.3% of 6 words" in shown and "| 很好 | 2 |" in shown
-    assert "| \\| | 1 |" in shown and "| '\\u200b' | 1 |" in shown
-    ElmoTokenizer().save_pretrained(tmp_path / "bytes")
-    with pytest.raises(UserError, match="bytes: this model reads the bytes of UTF-8"):
-        known_words.main([str(tmp_path / "bytes"), *flags[1:]])
+def test_a_tokenizer_counts_which_words_and_characters_are_unknown(tokenizer):
+    known = tokenizer.count_known(tokenizer.tokenize("Tao été\n很好 很好 | \u200b\n"))
+    assert (known.words, known.known) == (6, 2) and known.unknown["很好"] == 2
+    assert "vectors of 33.3% of 6 words" in str(known) and known.characters["\u200b"] == 1
+    with pytest.raises(ValueError, match="this model reads the bytes of UTF-8"):
+        ElmoTokenizer().count_known(["Tao"])
 
 
 # The scripts
