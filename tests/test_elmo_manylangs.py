@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from huggingface_hub.errors import StrictDataclassClassValidationError
 from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
 
 import run_glue
@@ -19,6 +20,7 @@ from elmo_gpt_bert.convert import vectors
 from elmo_gpt_bert.convert.elmo import convert
 from examples.word_similarity import input_embeddings
 from modeling import (
+    ElmoConfig,
     ElmoForTokenClassification,
     ElmoModel,
     ElmoTokenClassificationPipeline,
@@ -198,6 +200,13 @@ def test_without_its_tokenizer_or_with_another_the_model_says_which_it_needs(elm
             call()
         with pytest.raises(ValueError, match="below 30, but this tokenizer makes 10, below 29"):
             call(tokenizer=other)
+
+
+@pytest.mark.parametrize("size", [-1, 1, 3])
+def test_a_lexicon_has_room_for_padding_unknown_words_and_the_ends_of_a_sentence(size):
+    with pytest.raises(StrictDataclassClassValidationError, match=f"lexicon_size={size}: it must be 0, or 4 or more"):
+        ElmoConfig(lexicon_size=size)
+    assert ElmoConfig(lexicon_size=4).lexicon_size == 4
 
 
 def test_ids_of_another_models_words_are_one_clear_error(elmo, tokenizer):
