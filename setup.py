@@ -29,9 +29,7 @@ COMMANDS += [
     "zoo-extract=elmo_gpt_bert.analysis.extraction:command",
     "zoo-reproduce=elmo_gpt_bert.reproduction.__main__:command",
 ]
-COMMANDS += [
-    f"zoo-convert-{name}=elmo_gpt_bert.convert.{name}:main" for name in ("bert", "elmo", "gpt", "triviaqa", "vectors")
-]
+COMMANDS += [f"zoo-convert-{name}=elmo_gpt_bert.convert.{name}:main" for name in ("bert", "elmo", "gpt", "vectors")]
 
 REQUIRED = [
     "accelerate>=1.10,<2",

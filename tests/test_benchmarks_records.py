@@ -42,3 +42,14 @@ def test_the_picture_of_speed_has_a_bar_for_each_row_with_the_ratio_of_its_recor
     assert "BERT, fine-tuning step: 3.1" in labels and len(labels) == len(processor.patches) == 8
     assert [bar.get_width() for bar in processor.patches][:3] == [2.12, 3.14, 2.1]
     assert [bar.get_width() for bar in card.patches][:2] == [1.08, 0.92]  # the newest, and one that is slower
+
+
+def test_the_readme_names_the_lowest_and_the_highest_ratio_of_the_picture():
+    for axes, what, in_chinese in zip(
+        speed.draw().axes, ("our CPU time", "our time"), ("CPU 时间是这里的", "时间是这里的"), strict=True
+    ):
+        ratios = [bar.get_width() for bar in axes.patches]
+        lowest, highest = f"{min(ratios):.1f}", f"{max(ratios):.1f}"
+        english, chinese = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh.md"))
+        assert f"takes {lowest} to {highest} times {what}" in " ".join(english.split())
+        assert f"{in_chinese} {lowest} 到 {highest} 倍" in chinese

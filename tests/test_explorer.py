@@ -12,7 +12,7 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer, BertMod
 import modeling
 from elmo_gpt_bert.analysis.representations import load_encoder, word_vectors
 from elmo_gpt_bert.analysis.senses import LABELLED, accuracies, read_labelled, vectors_of
-from elmo_gpt_bert.explorer.drawing import describe_word, draw_neighbours
+from elmo_gpt_bert.explorer.drawing import describe_word, draw_answers, draw_attention, draw_neighbours
 from elmo_gpt_bert.explorer.fine_tuned import answer, entities_of, load_answerer, load_tagger, tag_words
 from elmo_gpt_bert.explorer.language_models import LanguageModel, attend, load_language_model, sizes
 from elmo_gpt_bert.explorer.neighbours import find_neighbours, read_index, sense_accuracies
@@ -248,6 +248,8 @@ def test_the_n_best_answers_and_the_threshold_are_those_of_run_squad(tmp_path):
             assert [text for text, _ in best] == [text for text, _ in theirs]
             assert [share for _, share in best] == pytest.approx([share for _, share in theirs])
         assert expected.null_odds["0"] == pytest.approx(odds)
+        assert "best answer, not above the threshold" in draw_answers(context, ranked, odds + 1)
+        assert "best answer, above the threshold" in draw_answers(context, ranked, odds - 1)
 
 
 def test_the_best_answer_is_that_of_the_question_answerer(tmp_path):
@@ -279,6 +281,7 @@ def test_attention_is_that_of_transformers_model(tmp_path):
     inner = ours.without_ends()
     assert inner.tokens == ours.tokens[1:-1] and inner.ends.tolist() == [False] * len(inner.tokens)
     np.testing.assert_array_equal(inner.weights, ours.weights[1:-1, 1:-1])
+    assert draw_attention(inner).count("<tr>") == 1 + len(inner.tokens)
     assert inner.share == pytest.approx(1 - inner.weights.sum(1).mean(), abs=1e-6) and inner.share > 0
 
 

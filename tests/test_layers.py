@@ -12,6 +12,7 @@ import modeling
 from elmo_gpt_bert.training.identity import first_difference
 from elmo_gpt_bert.training.optimization import (
     build_optimizer,
+    check_ties,
     freeze_layers,
     gather_weights,
     load_weights,
@@ -173,9 +174,32 @@ def test_the_weights_of_a_model_with_more_layers_are_refused():
         load_weights(MODELS["GPT, tied LM"](), gather_weights(larger))
 
 
+MATRICES = [f"bert.encoder.layer.{number}.output.dense.weight" for number in (0, 1)]
+
+
+class SharesAMatrix(modeling.ZooBertForSequenceClassification):
+    """As the code that comes with a checkpoint may be: two layers have one matrix."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        first, second = self.bert.encoder.layer[:2]
+        second.output.dense.weight = first.output.dense.weight
+
+
+class SaysSo(SharesAMatrix):
+    _tied_weights_keys = {MATRICES[1]: MATRICES[0]}
+
+
+def test_tied_weights_that_the_class_does_not_declare_stop_a_run_before_it_trains(run, data_set, monkeypatch):
+    monkeypatch.setattr(tiny_run, "load_model", lambda *args, **kwargs: SharesAMatrix(stock_config()))
+    message = f"SharesAMatrix ties {' and '.join(MATRICES)} without saying so, and could not be saved: add "
+    message += f"{SaysSo._tied_weights_keys} to the _tied_weights_keys of its class"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        fit(run(max_steps=1), data_set)
+    monkeypatch.setattr(tiny_run, "load_model", lambda *args, **kwargs: SaysSo(stock_config()))
+    fit(run(max_steps=1), data_set)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_the_models_declare_what_they_tie(name):
-    model = MODELS[name]()
-    weights = model.state_dict(keep_vars=True).items()
-    kept = [weight for key, weight in weights if key not in model.all_tied_weights_keys]
-    assert len({*kept}) == len(kept)
+    check_ties(MODELS[name]())

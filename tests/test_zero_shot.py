@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from sklearn.metrics import matthews_corrcoef, roc_auc_score
 
 import run_pretraining
@@ -282,6 +283,11 @@ def test_runs_from_checkpoints_are_curves_with_the_names_of_their_folders(tmp_pa
     ]
     assert json.loads((tmp_path / "out" / "curves.json").read_text()) == rows
     assert "| mlm | 1,500 | 0.750 |  |" in capsys.readouterr().out
+    figure = Figure()
+    curves.draw(figure, rows, ["eval_accuracy"], "updates")
+    seeds, mlm = figure.axes[0].containers
+    assert (seeds.get_label(), mlm.get_label()) == ("ltr", "mlm") and seeds.has_yerr and not mlm.has_yerr
+    assert mlm.lines[0].get_xydata().tolist() == [[20, 0.5], [1500, 0.75]]
 
 
 def test_runs_without_the_score_or_from_no_checkpoint_are_one_clear_error(tmp_path):

@@ -41,6 +41,7 @@ from elmo_gpt_bert.training.log import start_trackers
 from elmo_gpt_bert.training.optimization import (
     build_optimizer,
     build_schedule,
+    check_ties,
     compiled_layers,
     freeze_layers,
     make_divisible,
@@ -87,6 +88,7 @@ def train(
     --reinit_layers or --freeze_layers.
     """
     model = task.model
+    check_ties(model)
     reinitialize_layers(model, args.reinit_layers)
     freeze_layers(model, args.freeze_layers, args.reinit_layers)
     if args.gradient_checkpointing:

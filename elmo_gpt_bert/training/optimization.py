@@ -389,6 +389,23 @@ def _untied(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     return {name: weight for name, weight in model.state_dict().items() if name not in model.all_tied_weights_keys}
 
 
+def check_ties(model: PreTrainedModel) -> None:
+    """Raises ValueError for tied weights that the model's class does not declare.
+
+    Neither a checkpoint nor the model's folder could hold them, which would show only after training.
+    """
+    names: dict[nn.Parameter | torch.Tensor, list[str]] = {}
+    for name, weight in model.state_dict(keep_vars=True).items():
+        if name not in model.all_tied_weights_keys:
+            names.setdefault(weight, []).append(name)
+    for source, *targets in names.values():
+        if targets:
+            raise InputError(
+                f"{type(model).__name__} ties {' and '.join([source, *targets])} without saying so, and could not be "
+                f"saved: add {dict.fromkeys(targets, source)} to the _tied_weights_keys of its class"
+            )
+
+
 @torch.no_grad()
 def reinitialize_layers(model: PreTrainedModel, count: int) -> None:
     """Gives new random weights to the top `count` layers and what is above them in the base model (BERT's pooler).

@@ -91,7 +91,6 @@ RUN = [
     "convert-bert",
     "convert-elmo",
     "convert-gpt",
-    "convert-triviaqa",
     "convert-vectors",
     "extract",
     "reproduce",
@@ -155,7 +154,6 @@ def test_converters_name_themselves_and_what_they_lack(work):
     assert call(work, "convert-bert", status=2).startswith("zoo-convert-bert: error: ")
     assert call(work, "convert-elmo", status=2).startswith("zoo-convert-elmo: error: ")
     assert call(work, "convert-gpt", status=2).startswith("zoo-convert-gpt: error: ")
-    assert call(work, "convert-triviaqa", status=2).startswith("zoo-convert-triviaqa: error: ")
     assert call(work, "convert-vectors", status=2).startswith("zoo-convert-vectors: error: ")
 
 
