@@ -162,9 +162,9 @@ def test_a_bilm_fills_the_blank_with_the_product_of_its_directions(tmp_path):
 
 
 def test_the_command_repeats_exactly_and_learns_what_fits_a_blank(file, tmp_path, capsys):
-    flags = ["--train_file", str(file), "--validation_file", str(file), "--num_train_epochs", "10"]
+    flags = ["--train_file", str(file), "--validation_file", str(file), "--num_train_epochs", "14"]
     flags += ["--max_eval_samples", "40", "--blanks", "The old man saw [MASK] red kite ."]
-    sizes = {"EMBEDDING": 16, "CELLS": 24, "H": 20, "WORDS_AT_ONCE": 200, "LEARNING_RATE": 1e-2}
+    sizes = {"EMBEDDING": 16, "CELLS": 24, "H": 20, "WORDS_AT_ONCE": 100, "LEARNING_RATE": 2e-2}
     with patch.multiple(context2vec, **sizes):
         for name in ("a", "b"):
             results = context2vec.main([*flags, "--output_dir", str(tmp_path / name)])
@@ -174,7 +174,7 @@ def test_the_command_repeats_exactly_and_learns_what_fits_a_blank(file, tmp_path
     assert read_vectors(tmp_path / "a/vectors.txt")[1].shape[1] == 20
     shown = capsys.readouterr().out
     values = [float(line.rsplit(" ", 1)[1]) for line in shown.splitlines() if "equation 4 is" in line]
-    assert values[9] > values[0] + 1
+    assert values[13] > values[0] + 1
     assert results["context2vec_accuracy"] > 0.3 and results["eval_samples"] == 40
     assert "The old man saw [MASK] red kite . context2vec: a" in shown
 
