@@ -17,7 +17,7 @@ The folder --data_dir holds BLiMP's 67 files as they are published. A file of yo
 tab-separated columns, compressed or not. Its columns are sentence_good and sentence_bad, and optionally field,
 linguistics_term and UID, by which accuracies are reported too, and pairID.
 OUTPUT_DIR receives metrics.json, predictions.jsonl (the scores of both sentences of each pair, in the order of the
-data), accuracy.png if matplotlib is installed, and README.md, a card with the scores.
+data), accuracy.png, and README.md, a card with the scores.
 """
 
 from __future__ import annotations
@@ -145,10 +145,7 @@ class MinimalPairs(Task):
                 pair |= {f"{direction}{side}": scores[number, i] for i, side in enumerate(("good", "bad"))}
             lines.append(json.dumps(pair))
         files: dict[str, str | bytes] = {"predictions.jsonl": "\n".join(lines) + "\n"}
-        try:
-            files["accuracy.png"] = draw(self.score(split, {}, predictions), self.columns)
-        except ImportError as error:
-            print(f"no accuracy.png: {error}; pip install matplotlib")
+        files["accuracy.png"] = draw(self.score(split, {}, predictions), self.columns)
         return files
 
 

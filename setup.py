@@ -9,11 +9,13 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 
-# The package index does not follow links into the repository; their text stays. It shows a picture by its whole
-# address, which begins with the repository's. While CITATION.cff does not name that, pictures are left out.
+# The repository's address and the author stand in CITATION.cff. The package index does not follow links into the
+# repository; their text stays. It shows a picture by its whole address, which begins with the repository's. While
+# CITATION.cff does not name that, pictures are left out.
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CITATION = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 REPOSITORY = re.search('^repository-code: "(.*)"$', CITATION, re.MULTILINE)
+(AUTHOR,) = re.findall('^authors:\n  - name: "(.*)"$', CITATION, re.MULTILINE)
 PICTURE = rf"![\1]({REPOSITORY[1]}/raw/main/\2)\n\n" if REPOSITORY else ""
 DESCRIPTION = re.sub(r"!\[([^\]]+)\]\((?!https?:)([^)]+)\)\n\n", PICTURE, README)
 DESCRIPTION = re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", DESCRIPTION)
@@ -27,9 +29,7 @@ COMMANDS += [
     "zoo-extract=elmo_gpt_bert.analysis.extraction:command",
     "zoo-reproduce=elmo_gpt_bert.reproduction.__main__:command",
 ]
-COMMANDS += [
-    f"zoo-convert-{name}=elmo_gpt_bert.convert.{name}:main" for name in ("bert", "elmo", "gpt", "triviaqa", "vectors")
-]
+COMMANDS += [f"zoo-convert-{name}=elmo_gpt_bert.convert.{name}:main" for name in ("bert", "elmo", "gpt", "vectors")]
 
 REQUIRED = [
     "accelerate>=1.10,<2",
@@ -37,6 +37,7 @@ REQUIRED = [
     "evaluate>=0.4.6,<0.5",
     "filelock>=3.14",
     "huggingface_hub>=1.31,<3",
+    "matplotlib>=3.8",
     "numpy>=1.24",
     "pyarrow>=21",
     "pyyaml>=6",
@@ -57,7 +58,6 @@ CONVERT = [
     "tensorflow>=2.18; (platform_machine != 'x86_64' or sys_platform != 'linux') and python_version < '3.14'",
 ]
 ONNX = ["onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.3"]
-PLOTS = ["matplotlib>=3.8"]
 # For fastText, and beside examples/word2vec.py. There are no wheels for Python 3.14 yet.
 VECTORS = ["gensim>=4.4; python_version < '3.14'"]
 TRACKERS = ["tensorboard>=2.15", "trackio>=0.2", "wandb>=0.16"]
@@ -98,6 +98,8 @@ setup(
     description="ELMo, GPT and BERT written from scratch, each readable beside its paper, at home in transformers",
     long_description=DESCRIPTION,
     long_description_content_type="text/markdown",
+    author=AUTHOR,
+    url=REPOSITORY[1] if REPOSITORY else None,
     license="Apache-2.0",
     keywords=["BERT", "ELMo", "GPT", "transformers", "pytorch", "nlp"],
     classifiers=[
@@ -125,11 +127,10 @@ setup(
         "app": APP,
         "convert": CONVERT,
         "onnx": ONNX,
-        "plots": PLOTS,
         "trackers": TRACKERS,
         "vectors": VECTORS,
         "clients": CLIENTS,
         "docs": DOCS,
-        "test": TEST + RELEASE + LINT + CONVERT + ONNX + PLOTS + VECTORS,
+        "test": TEST + RELEASE + LINT + CONVERT + ONNX + VECTORS,
     },
 )

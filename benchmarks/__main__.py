@@ -2,14 +2,16 @@
 
 python -m benchmarks [ROW or MODEL ...] [--settings fp32 medium bf16 portable mixed] [--threads N ...]
     [--device cuda] [--quick] [--json FILE]
+python -m benchmarks --show FILE
 """
 
 import argparse
+import json
 import subprocess
 import sys
 import time
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import torch
@@ -76,8 +78,8 @@ class Result:
     difference: float
     tolerance: float
     limit: str  # products or reads
-    share: float  # of that limit of the device
-    baseline_share: float
+    share: float | None  # of that limit of the device; None in records of the first days
+    baseline_share: float | None
     peak_mb: float | None
     baseline_peak_mb: float | None
     tokens_per_second: float | None
@@ -185,6 +187,8 @@ def table_line(result: Result | RunResult) -> list[str]:
         getattr(result, name.format(clock))
         for name in ("{}_ms", "baseline_{}_ms", "{}_ratio", "lowest_{}_ratio", "highest_{}_ratio")
     )
+    ours, theirs = result.share, result.baseline_share
+    shares = "" if ours is None else f"{100 * ours:.0f} : {100 * theirs:.0f} {result.limit}"
     memory = "" if result.peak_mb is None else f"{result.peak_mb:.0f} : {result.baseline_peak_mb:.0f}"
     rates = result.tokens_per_second, result.baseline_tokens_per_second
     tokens = [] if clock == "cpu" else ["" if None in rates else " : ".join(f"{rate:,.0f}" for rate in rates)]
@@ -198,7 +202,7 @@ def table_line(result: Result | RunResult) -> list[str]:
         f"**{ratio:.2f}** ({lowest:.2f} - {highest:.2f})",
         f"{getattr(result, f'{other}_ratio'):.2f}",
         f"{result.difference:.0e}",
-        f"{100 * result.share:.0f} : {100 * result.baseline_share:.0f} {result.limit}",
+        shares,
         memory,
         *tokens,
     ]
@@ -225,6 +229,25 @@ class Report:
         write_json(self.path, values | {"results": [vars(result) for result in self.results]})
 
 
+def show(path: Path) -> None:
+    """Prints the tables of a file that --json has written, or of a record, which lacks what was never printed."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    machine, absent = document.pop("machine"), dict.fromkeys(field.name for field in fields(Result))
+    print(*(document.pop(name) for name in ("command", "note") if name in document), sep="\n")
+    for limits in document.get("limits", [{}]):
+        print_machine(machine | limits)
+        rows = [row for row in document.get("results", []) if row.get("threads") in (None, limits.get("threads"))]
+        results = [RunResult(**row) if "command" in row else Result(**absent | row) for row in rows]
+        if results:
+            print_head(header(torch.device("cuda" if "device" in machine else "cpu")))
+            print(*(markdown(table_line(result)) for result in results), sep="\n")
+    for name, rows in document.items():
+        if isinstance(rows, list) and rows and isinstance(rows[0], list):  # as the commands of whole runs write them
+            print(f"\n{name}")
+            print_head(rows[0])
+            print(*map(markdown, rows[1:]), sep="\n")
+
+
 def main(argv: list[str] | None = None, started: float | None = None) -> list[Result | RunResult]:
     """Prints a table for each number of threads; ends with status 1 if a row of a quick run has failed.
 
@@ -247,7 +270,14 @@ def main(argv: list[str] | None = None, started: float | None = None) -> list[Re
     parser.add_argument("--quick", action="store_true", help=f"bf16, in {QUICK_SECONDS} s; a row may fail")
     parser.add_argument("--size", choices=["full", "tiny"], default="full", help="tiny only tests that the rows run")
     parser.add_argument("--json", type=results_file, metavar="FILE", help="also write the results to this file")
+    parser.add_argument("--show", type=Path, metavar="FILE", help="print the tables of a file of --json, and end")
     args = parser.parse_args(argv)
+    if args.show is not None:
+        try:
+            show(args.show)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            parser.error(f"--show {args.show} cannot be read: {error!r}")
+        return []
     if unknown := [row for row in args.rows if row not in (*MODELS, *ROWS, *gpu.RUNS)]:
         parser.error(f"no row is called {', '.join(unknown)}; there are {names}")
     if args.pairs < 1 or min(args.threads or [1]) < 1:

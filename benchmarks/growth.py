@@ -5,7 +5,7 @@
 A curve is tokens per second against one of `batch`, `length`, `layers` and `processes`, the other three fixed, in
 inference in fp32 with one thread, ours beside transformers (of ELMo: beside plain_elmo.py). Sequences have random
 lengths between a half of `length` and the whole of it; only their own tokens count. With several processes, each does
-the same work, and their tokens are added up. Drawing needs matplotlib.
+the same work, and their tokens are added up.
 """
 
 import argparse
@@ -13,7 +13,6 @@ import statistics
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from threading import Barrier
@@ -142,7 +141,7 @@ def values_of(curve: str, model: str, tiny: bool) -> list[int]:
 
 
 def draw(points: list[Point], curve: str, path: Path) -> None:
-    """A PNG with one panel for each model. Raises ImportError without matplotlib."""
+    """A PNG with one panel for each model."""
     from matplotlib.figure import Figure  # not pyplot, which would choose a window system
 
     models = list(dict.fromkeys(point.model for point in points))
@@ -168,8 +167,6 @@ def main(argv: list[str] | None = None) -> list[Point]:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=[*MODELS])
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="also draw growth_CURVE.png in this folder")
     args = parse_tables(parser, CURVES, argv)
-    if args.plots is not None and find_spec("matplotlib") is None:
-        parser.error("--plots needs matplotlib: pip install matplotlib")
     torch.set_num_threads(1)
     machine, tiny = describe_machine(), args.size == "tiny"
     print_machine(machine)

@@ -215,7 +215,7 @@ def main(argv: list[str] | None = None) -> None:
     if args.max_train_words is not None and args.max_train_words < 1:
         raise InputError(f"--max_train_words must be positive, not {args.max_train_words}")
     if args.compare and importlib.util.find_spec("gensim") is None:
-        raise PackageError('--compare gensim needs gensim: pip install "elmo-gpt-bert[vectors]"')
+        raise PackageError("--compare gensim needs gensim: pip install gensim")
     learners = {"gensim": train_gensim} if args.compare else {}
     make_folder(args.output_dir)
     text = Text(read_sentences(args.train_file, args.max_train_words), args.min_count)

@@ -11,7 +11,7 @@ from elmo_gpt_bert.tasks.pretraining.corpus import (
     Manifest,
     SplitWriter,
     Tokens,
-    record_files,
+    sizes_of_files,
     token_type,
     write_manifest,
     write_words,
@@ -50,5 +50,5 @@ def write_corpus(
     if characters is not None:
         write_words(folder, map(str, range(len(characters))), characters)
     sizes = vocab_size, kind.itemsize
-    write_manifest(folder, Manifest(*sizes, "a tokenizer", {split: writer.num_bytes}, record_files(folder)))
+    write_manifest(folder, Manifest(*sizes, "a tokenizer", {split: writer.num_bytes}, sizes_of_files(folder)))
     return Corpus.open(folder, split)

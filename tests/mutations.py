@@ -69,6 +69,7 @@ class Mutation:
     """A change of the code between two places of a file; lines count from 1, columns are bytes from 0."""
 
     file: str
+    at_import: bool  # whether the statement runs when the module is imported
     statement: int  # the line where the changed statement begins
     line: int
     column: int
@@ -94,24 +95,25 @@ def mutations_of(path: Path) -> Iterator[Mutation]:
     source = path.read_bytes()
     lines = source.splitlines()
     name = path.relative_to(ROOT).as_posix()
-    for node, statement in nodes(ast.parse(source)):
+    for node, statement, at_import in nodes(ast.parse(source)):
+        place = name, at_import, statement
         if isinstance(node, STATEMENTS) and not is_docstring(node):
-            yield Mutation(name, statement, node.lineno, node.col_offset, node.end_lineno, node.end_col_offset, "pass")
+            yield Mutation(*place, node.lineno, node.col_offset, node.end_lineno, node.end_col_offset, "pass")
         elif isinstance(node, ast.Compare) and len(node.ops) == 1:
             left, right = node.left, node.comparators[0]
             if left.end_lineno == right.lineno:  # with the operator alone between them, in its spaces or brackets
                 start, end = left.end_col_offset, right.col_offset
                 between = lines[right.lineno - 1][start:end].decode()
                 text = between.replace(" ".join(between.strip(" ()").split()), TURNED[type(node.ops[0])])
-                yield Mutation(name, statement, right.lineno, start, right.lineno, end, text)
+                yield Mutation(*place, right.lineno, start, right.lineno, end, text)
 
 
-def nodes(node: ast.AST, statement: int = 1) -> Iterator[tuple[ast.AST, int]]:
-    """All nodes, each with the line where the statement around it begins."""
+def nodes(node: ast.AST, statement: int = 1, at_import: bool = True) -> Iterator[tuple[ast.AST, int, bool]]:
+    """All nodes, each with the line where the statement around it begins, and whether that is in no function."""
     for child in ast.iter_child_nodes(node):
         line = child.lineno if isinstance(child, ast.stmt) else statement
-        yield child, line
-        yield from nodes(child, line)
+        yield child, line, at_import
+        yield from nodes(child, line, at_import and not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 def is_docstring(node: ast.stmt) -> bool:
@@ -126,7 +128,7 @@ def product() -> list[Path]:
 def cover(folder: Path) -> None:
     """Runs the suite under coverage.py and prints the report."""
     folder.mkdir(parents=True, exist_ok=True)
-    settings = folder / "coverage.ini"
+    settings = folder / "settings.ini"  # `combine` reads what begins with the name of the data
     settings.write_text(SETTINGS.format(folder=folder, root=ROOT))
     # coverage.py starts by itself in each process of Python that finds this variable.
     environment = os.environ | {"COVERAGE_PROCESS_START": str(settings)}
@@ -200,7 +202,7 @@ def try_all(folder: Path, number: int, seed: int, seconds: float, json_file: Pat
     for number, mutation in enumerate(drawn, start=1):
         lines = range(mutation.statement, mutation.end_line + 1)
         covering = set().union(*(tests[mutation.file, line] for line in lines))
-        if not covering:  # as of a line that runs when the module is imported
+        if mutation.at_import:  # it runs in the first test that imports the module, for all others
             covering = set().union(*(names for (file, _), names in tests.items() if file == mutation.file))
         quickest = sorted(covering & times.keys(), key=times.get)
         spent, chosen = 0.0, []

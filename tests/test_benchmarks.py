@@ -544,14 +544,6 @@ def test_several_processes_do_the_same_work_at_the_same_time(tmp_path, monkeypat
     assert one[0] < other[-1] and other[0] < one[-1]  # neither had finished when the other ran for the first time
 
 
-def test_a_picture_without_matplotlib_is_refused_before_anything_is_measured(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(growth, "find_spec", lambda name: None)
-    with pytest.raises(SystemExit):
-        growth.main(["batch", "--size", "tiny", "--plots", str(tmp_path)])
-    shown = capsys.readouterr()
-    assert "--plots needs matplotlib: pip install matplotlib" in shown.err and not shown.out
-
-
 # SQuAD, before and after the model
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from huggingface_hub.errors import StrictDataclassClassValidationError
 from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
 
 import run_glue
@@ -14,13 +15,12 @@ import run_ner
 import run_pretraining
 import run_squad
 import run_swag
-from elmo_gpt_bert.analysis import known_words
 from elmo_gpt_bert.analysis.representations import load_encoder
 from elmo_gpt_bert.convert import vectors
 from elmo_gpt_bert.convert.elmo import convert
-from elmo_gpt_bert.training.errors import UserError
 from examples.word_similarity import input_embeddings
 from modeling import (
+    ElmoConfig,
     ElmoForTokenClassification,
     ElmoModel,
     ElmoTokenClassificationPipeline,
@@ -202,6 +202,13 @@ def test_without_its_tokenizer_or_with_another_the_model_says_which_it_needs(elm
             call(tokenizer=other)
 
 
+@pytest.mark.parametrize("size", [-1, 1, 3])
+def test_a_lexicon_has_room_for_padding_unknown_words_and_the_ends_of_a_sentence(size):
+    with pytest.raises(StrictDataclassClassValidationError, match=f"lexicon_size={size}: it must be 0, or 4 or more"):
+        ElmoConfig(lexicon_size=size)
+    assert ElmoConfig(lexicon_size=4).lexicon_size == 4
+
+
 def test_ids_of_another_models_words_are_one_clear_error(elmo, tokenizer):
     ids = tokenizer("Tao été", return_tensors="pt")["input_ids"]
     ids[0, 0, -1] = len(WORDS) + 1
@@ -292,18 +299,12 @@ def test_embed_warns_of_a_long_text_with_few_known_words(elmo, tokenizer, caplog
     assert "vectors of 79.0% of 100 words, but not of 'x': below 80%" in caplog.text
 
 
-def test_a_command_shows_which_words_and_characters_are_unknown(model, tmp_path, capsys):
-    (tmp_path / "text.txt").write_text("Tao été\n很好 很好 | \u200b\n", encoding="utf-8")
-    flags = [str(model), "--texts", str(tmp_path / "text.txt"), "--output_dir", str(tmp_path / "out")]
-    numbers = known_words.main(flags)
-    assert (numbers["words"], numbers["known"]) == (6, 2) and numbers["unknown_words"]["很好"] == 2
-    assert numbers == json.loads((tmp_path / "out" / "known_words.json").read_text(encoding="utf-8"))
-    shown = capsys.readouterr().out
-    assert "vectors of 33.3% of 6 words" in shown and "| 很好 | 2 |" in shown
-    assert "| \\| | 1 |" in shown and "| '\\u200b' | 1 |" in shown
-    ElmoTokenizer().save_pretrained(tmp_path / "bytes")
-    with pytest.raises(UserError, match="bytes: this model reads the bytes of UTF-8"):
-        known_words.main([str(tmp_path / "bytes"), *flags[1:]])
+def test_a_tokenizer_counts_which_words_and_characters_are_unknown(tokenizer):
+    known = tokenizer.count_known(tokenizer.tokenize("Tao été\n很好 很好 | \u200b\n"))
+    assert (known.words, known.known) == (6, 2) and known.unknown["很好"] == 2
+    assert "vectors of 33.3% of 6 words" in str(known) and known.characters["\u200b"] == 1
+    with pytest.raises(ValueError, match="this model reads the bytes of UTF-8"):
+        ElmoTokenizer().count_known(["Tao"])
 
 
 # The scripts

@@ -1,5 +1,6 @@
 """What the page says of a sentence is what plain loops, run_blimp.py, the pipelines and run_squad.py say of it."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,11 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer, BertMod
 
 import modeling
 from elmo_gpt_bert.analysis.representations import load_encoder, word_vectors
-from elmo_gpt_bert.explorer.drawing import describe_word
+from elmo_gpt_bert.analysis.senses import LABELLED, accuracies, read_labelled, vectors_of
+from elmo_gpt_bert.explorer.drawing import describe_word, draw_answers, draw_attention, draw_neighbours
 from elmo_gpt_bert.explorer.fine_tuned import answer, entities_of, load_answerer, load_tagger, tag_words
 from elmo_gpt_bert.explorer.language_models import LanguageModel, attend, load_language_model, sizes
-from elmo_gpt_bert.explorer.neighbours import find_neighbours, read_index
+from elmo_gpt_bert.explorer.neighbours import find_neighbours, read_index, sense_accuracies
 from elmo_gpt_bert.explorer.surprisal import preferred, score_sentence
 from elmo_gpt_bert.tasks.squad.answering import find_answers
 from elmo_gpt_bert.tasks.squad.features import make_windows
@@ -129,6 +131,24 @@ def test_occurrences_that_are_equally_near_are_one_neighbour_and_the_sentence_is
     assert characters[0].left == "The" and characters[0].right == "is a good film ."
 
 
+def test_the_labelled_index_says_the_senses_of_neighbours_and_how_often_a_layer_tells_them(tmp_path):
+    model, index = model_of("BERT", tmp_path), read_index(None)
+    occurrences = [each for each in read_labelled(LABELLED) if each.word == "bank"]
+    expected = {
+        layer: accuracies(vectors, occurrences)["bank"]
+        for layer, vectors in zip(model.encoder.layers, vectors_of(model.encoder, occurrences), strict=True)
+    }
+    assert sense_accuracies(model, index, "Bank") == pytest.approx(expected)
+    assert sense_accuracies(model, index, "the") == {}
+    layers = find_neighbours(model, index, ["They", "sat", "on", "the", "bank", "."], 4, same_word=True, shown=200)
+    senses = Counter(each.sense for each in layers["layer 3"] if each.count == 1)
+    assert senses["river"] > 5 and senses["money"] > 5 and senses.keys() <= {"river", "money", None}
+    html = draw_neighbours("BERT", layers, expected)
+    assert html.count(" open>") == 1 and '">river</small>' in html
+    best = max(expected, key=lambda layer: (expected[layer], list(expected).index(layer)))
+    assert f'>{expected[best]:.0%}</span><span class="word">{best}<' in html.partition(" open>")[2]
+
+
 def test_an_index_is_read_again_when_it_changes_and_an_empty_or_missing_one_is_an_error(tmp_path):
     path = tmp_path / "index.txt"
     path.write_text("A film .", encoding="utf-8")
@@ -228,6 +248,8 @@ def test_the_n_best_answers_and_the_threshold_are_those_of_run_squad(tmp_path):
             assert [text for text, _ in best] == [text for text, _ in theirs]
             assert [share for _, share in best] == pytest.approx([share for _, share in theirs])
         assert expected.null_odds["0"] == pytest.approx(odds)
+        assert "best answer, not above the threshold" in draw_answers(context, ranked, odds + 1)
+        assert "best answer, above the threshold" in draw_answers(context, ranked, odds - 1)
 
 
 def test_the_best_answer_is_that_of_the_question_answerer(tmp_path):
@@ -256,6 +278,11 @@ def test_attention_is_that_of_transformers_model(tmp_path):
         np.testing.assert_allclose(ours.weights, layers[layer - 1][0, head - 1], atol=1e-5)
     np.testing.assert_allclose(attend(model, SENTENCE, 2, None).weights, layers[1][0].mean(0), atol=1e-5)
     assert ours.tokens == ["[CLS]", *model.scorer.tokenizer.tokenize(SENTENCE), "[SEP]"]
+    inner = ours.without_ends()
+    assert inner.tokens == ours.tokens[1:-1] and inner.ends.tolist() == [False] * len(inner.tokens)
+    np.testing.assert_array_equal(inner.weights, ours.weights[1:-1, 1:-1])
+    assert draw_attention(inner).count("<tr>") == 1 + len(inner.tokens)
+    assert inner.share == pytest.approx(1 - inner.weights.sum(1).mean(), abs=1e-6) and inner.share > 0
 
 
 def test_a_causal_model_attends_to_nothing_behind_a_token(tmp_path):

@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from accelerate import PartialState
 
 from elmo_gpt_bert.training import files, log
 from elmo_gpt_bert.training.errors import FileError
-from elmo_gpt_bert.training.log import History, draw_curves
+from elmo_gpt_bert.training.log import History
 
 
 @pytest.fixture(autouse=True)
@@ -41,13 +40,6 @@ def test_a_resumed_run_keeps_the_lines_before_it_and_makes_later_ones_anew(tmp_p
 def test_another_run_begins_another_log(tmp_path):
     write_log(tmp_path, [2, 4], resumes=False, loss=5.0)
     assert write_log(tmp_path, [6], resumes=False, loss=3.0) == [(6, 3.0)]
-
-
-def test_without_matplotlib_a_line_says_that_there_is_no_picture(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.setattr(log, "draw_curves", draw_curves)
-    write_log(tmp_path, [2], resumes=False, loss=5.0)
-    assert capsys.readouterr().out == "no curves.png, which needs matplotlib: pip install matplotlib\n"
 
 
 def test_a_disk_that_is_full_for_a_while_ends_no_run_and_costs_no_line(tmp_path, monkeypatch, capsys):

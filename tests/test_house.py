@@ -48,7 +48,7 @@ ROOMS += ("layers", "optimization", "identity", "batches", "log", "launching", "
 ROOMS += ("task", "ensembles", "checkpoints", "loop", "cards", "reporting", "runs")
 
 COMMANDS = ["zoo-app", "zoo-extract", "zoo-reproduce"]  # of modules of the package
-COMMANDS += [f"zoo-convert-{name}" for name in ("bert", "elmo", "gpt", "triviaqa", "vectors")]
+COMMANDS += [f"zoo-convert-{name}" for name in ("bert", "elmo", "gpt", "vectors")]
 SCRIPTS = sorted(path.stem for path in ROOT.glob("*.py") if path.stem != "setup")
 
 # Each folder imports from itself and from those behind it; scripts are the files at the root.
@@ -276,7 +276,7 @@ def test_no_family_of_models_imports_another(package):
 def test_the_package_indexs_page_has_no_link_that_only_the_repository_follows(package):
     page = package["long_description"]
     assert re.findall(r"\]\((?!https?:)", page) == [] and "](https://" in page
-    assert "| BERT | loading and saving" in page
+    assert "| BERT | [Devlin et al. 2018](https://" in page and "The documentation is a map by question," in page
 
 
 @pytest.mark.parametrize("address", ["", "https://github.com/zoo/zoo"], ids=["no address", "address"])
@@ -292,6 +292,8 @@ def test_the_package_indexs_page_shows_pictures_where_the_repository_has_an_addr
         runpy.run_path(str(tmp_path / "setup.py"))
     picture = f"![a plot]({address}/raw/main/docs/a.png)\n\n" if address else ""
     assert setup.call_args.kwargs["long_description"] == f"Zoo\n\n{picture}Guide\n"
+    assert setup.call_args.kwargs["url"] == (address or None)
+    assert f'  - name: "{setup.call_args.kwargs["author"]}"' in read("CITATION.cff").splitlines()
 
 
 def test_continuous_integration_runs_targets_that_exist_and_the_suite_last():

@@ -76,7 +76,6 @@ def test_seeds_are_summed_up_by_their_mean_and_deviation(tmp_path, capsys):
 
 
 def test_a_mix_of_berts_last_layers_has_their_numbers_and_stands_beside_elmos(tmp_path):
-    pytest.importorskip("matplotlib")
     config = BertConfig(vocab_size=20, hidden_size=12, num_hidden_layers=5, num_attention_heads=3, intermediate_size=8)
     tagger = FeatureTaggerForTokenClassification.from_encoder(
         BertModel(config), features="weighted_sum_last_four", rnn_size=3, num_labels=2

@@ -219,7 +219,6 @@ def test_a_verdict_stands_beside_ours_and_theirs_and_what_was_not_run_has_its_na
 
 
 def test_bars_have_the_deviation_over_seeds_and_the_published_figures(tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib")
     drawn = []
     monkeypatch.setattr(report, "png", lambda figure: drawn.append(figure) or frame.png(figure))
     report.write_report(TABLE, RECORD, tmp_path)
@@ -237,7 +236,6 @@ def test_bars_have_the_deviation_over_seeds_and_the_published_figures(tmp_path, 
 
 
 def test_one_run_has_no_deviation_and_each_column_its_colour(tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib")
     drawn = []
     monkeypatch.setattr(report, "png", lambda figure: drawn.append(figure) or frame.png(figure))
     columns = tuple(f"score {number}" for number in range(14))  # as many as blimp has

@@ -125,12 +125,11 @@ def test_there_is_a_recipe_for_every_row_of_bert_as_features():
 
 
 def test_no_two_recipes_differ_in_one_key():
-    contents = {path: Use(path).content for path in RECIPES}
+    contents = {path: Use(path).content.items() for path in RECIPES}
+    tasks = {path: {use.content.get("task_name") for use in uses(path)} for path in RECIPES}
     for path, other in itertools.combinations(RECIPES, 2):
-        values = [contents[path].items(), contents[other].items()]
-        differing = {name for name, _ in set(values[0]) ^ set(values[1])}
-        tasks, others = ({use.content.get("task_name") for use in uses(recipe)} for recipe in (path, other))
-        are_of_other_tasks = None not in tasks and tasks.isdisjoint(others)
+        differing = {name for name, _ in set(contents[path]) ^ set(contents[other])}
+        are_of_other_tasks = None not in tasks[path] and tasks[path].isdisjoint(tasks[other])
         assert len(differing) > 1 or are_of_other_tasks, (path, other, differing)
 
 

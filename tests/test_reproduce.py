@@ -457,11 +457,3 @@ def test_a_dry_run_prints_commands_and_does_nothing(fake, capsys):
         "--output_dir runs/reproduce/tiny/low/seed-42 --resume"
     )
     assert len(shown) == 2 and not Path("runs").exists()
-
-
-def test_a_table_is_drawn_if_matplotlib_is_there(monkeypatch, tmp_path):
-    values, path = {(("low",), "score"): [1.0, 2.0]}, tmp_path / "table.png"
-    assert report.draw(TABLE, values, path) and path.read_bytes().startswith(b"\x89PNG")
-    path.unlink()
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert not report.draw(TABLE, values, path) and not path.exists()

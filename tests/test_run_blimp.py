@@ -1,7 +1,6 @@
 """Whole runs of the script on minimal pairs: what is counted, what a run writes, which flags it has."""
 
 import json
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -102,14 +101,6 @@ def test_blimp_is_named_in_the_card(flags, tmp_path, monkeypatch):
     run_blimp.main(flags)
     (score,) = ModelCard.load(tmp_path / "out" / "README.md").data.eval_results
     assert (score.dataset_type, score.dataset_name, score.dataset_split) == ("nyu-mll/blimp", "BLiMP", "train")
-
-
-def test_without_matplotlib_a_line_says_that_there_is_no_picture(flags, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    run_blimp.main(flags)
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "accuracy.png" in line]
-    assert line.startswith("no accuracy.png: ") and line.endswith("pip install matplotlib")
-    assert not (tmp_path / "out" / "accuracy.png").exists()
 
 
 def test_two_processes_score_as_one(flags, tmp_path):

@@ -359,6 +359,14 @@ def test_what_needs_held_out_text_is_refused_without_it_before_the_training(tmp_
         run_pretraining.main([*argv, f"--{flag}", value])
 
 
+@pytest.mark.parametrize("more", [["--batch_ramp_steps", "3"], ["--final_seq_length", "5", "--max_steps", "9"]])
+def test_rows_of_a_bilm_do_not_change_while_they_continue(more, tmp_path):
+    argv = [*flags(tmp_path, "bilm"), "--output_dir", str(tmp_path / "out"), *more]
+    with pytest.raises(ValueError, match="of a biLM continues.*leave out --batch_ramp_steps and --final_seq_length$"):
+        run_pretraining.main(argv)
+    assert not (tmp_path / "corpus-bilm").exists()
+
+
 def test_a_tokenizer_that_knows_no_case_is_not_made_with_one(tmp_path):
     argv = [*flags(tmp_path, "causal_lm"), "--output_dir", str(tmp_path / "out"), "--max_steps", "1"]
     with pytest.raises(ValueError, match="--do_lower_case false: ZooGPTTokenizer always converts text to lower case"):

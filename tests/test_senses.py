@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from sklearn.decomposition import PCA
 from sklearn.metrics.pairwise import cosine_similarity
 
@@ -175,7 +176,7 @@ def test_a_plot_is_in_percent_and_no_two_of_its_lines_look_alike():
     scores = {"BERT": [0.4, 0.7, 0.8], "BERT, random weights": [0.4, 0.4, 0.4], "GPT": [0.4, 0.5], "word2vec": [0.4]}
     layers = {name: {f"layer {number}": score for number, score in enumerate(of)} for name, of in scores.items()}
     references = {"most frequent sense": 0.5, "random sense": 0.4}
-    figure = pytest.importorskip("matplotlib.figure").Figure(layout="constrained")
+    figure = Figure(layout="constrained")
     frame.draw_layers(figure, layers, references, "the title", "the measure")
     figure.draw_without_rendering()
     (axes,) = figure.axes

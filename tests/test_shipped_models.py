@@ -1,5 +1,6 @@
 """The models of checkpoints/ are small, load as others of their kind, and have learned English."""
 
+import csv
 import json
 import re
 
@@ -69,10 +70,12 @@ def test_the_readme_has_the_scores_of_the_card_and_of_the_record_and_a_line_that
     (row,) = re.findall(rf"^\| \[\w+\]\({folder}\).*", (ROOT / guide).read_text(encoding="utf-8"), re.M)
     card = ModelCard.load(ROOT / folder / "README.md")
     scores = {result.metric_type: result.metric_value for result in card.data.eval_results}
-    results = (ROOT / "docs/results.md").read_text(encoding="utf-8")
-    task = re.escape(f"| SST-2 accuracy | {ON_SST2[name]} | ")
-    without, score, spread = re.search(rf"^{task}(.*) ± .* \(3\) \| (.*) ± (.*) \(3\) \| ", results, re.M).groups()
-    expected = [f"{scores['perplexity']:.1f}", f"{scores['accuracy']:.1%}"[:-1], score, spread, without]
+    lines = csv.DictReader((ROOT / "docs/records/pretraining_pays.csv").read_text(encoding="utf-8").splitlines())
+    on_sst2 = {line["column"]: line for line in lines if [*line.values()][:2] == ["SST-2 accuracy", ON_SST2[name]]}
+    without, pretrained = (on_sst2[f"{word} pre-training"] for word in ("without", "with"))
+    assert without["seeds"] == pretrained["seeds"] == "3"
+    measured = [float(number) for number in (pretrained["mean"], pretrained["std"], without["mean"])]
+    expected = [f"{scores['perplexity']:.1f}", f"{scores['accuracy']:.1%}"[:-1], *(f"{each:.1f}" for each in measured)]
     assert re.findall(r"\d+\.\d+", row)[-5:] == expected
     assert eval(f"modeling.{row.split('`')[1]}").config.name_or_path == folder
 

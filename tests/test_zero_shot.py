@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from sklearn.metrics import matthews_corrcoef, roc_auc_score
 
 import run_pretraining
@@ -194,7 +195,6 @@ def test_tokens_read_are_those_of_all_rows_with_a_ramp_and_longer_rows_at_the_en
 
 
 def test_two_runs_are_two_curves_and_samples_are_spread_evenly(tmp_path):
-    pytest.importorskip("matplotlib")
     folder = write_gpt(tmp_path)
     for name in ("mlm", "ltr"):
         for update in (10, 2):
@@ -283,6 +283,11 @@ def test_runs_from_checkpoints_are_curves_with_the_names_of_their_folders(tmp_pa
     ]
     assert json.loads((tmp_path / "out" / "curves.json").read_text()) == rows
     assert "| mlm | 1,500 | 0.750 |  |" in capsys.readouterr().out
+    figure = Figure()
+    curves.draw(figure, rows, ["eval_accuracy"], "updates")
+    seeds, mlm = figure.axes[0].containers
+    assert (seeds.get_label(), mlm.get_label()) == ("ltr", "mlm") and seeds.has_yerr and not mlm.has_yerr
+    assert mlm.lines[0].get_xydata().tolist() == [[20, 0.5], [1500, 0.75]]
 
 
 def test_runs_without_the_score_or_from_no_checkpoint_are_one_clear_error(tmp_path):

@@ -12,20 +12,29 @@ copyright = "2026, the authors of this model zoo"  # noqa: A001 - Sphinx's name
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 include_patterns = ["*.md", "docs/**", "benchmarks/README.md", "checkpoints/README.md"]
 exclude_patterns = ["docs/site/html"]
-root_doc = "docs/site/index"
+root_doc = "docs/README"  # contents.txt says what is in the side bar
+html_extra_path = ["index.html"]  # leads to it
 html_theme = "furo"
 html_title = project
 myst_heading_anchors = 3
 # Links to folders of the repository, which are no pages. tests/test_guides.py checks that all links lead somewhere.
 suppress_warnings = ["myst.xref_missing"]
 default_role = "code"  # docstrings have Markdown's quotes around code
+autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False
 maximum_signature_line_length = 100
 
 
 def setup(app):
+    app.connect("source-read", add_contents)
     app.connect("autodoc-process-docstring", indent_examples)
+
+
+def add_contents(app, docname, source):
+    """Adds the side bar to the home page, which is read on GitHub, too, where Sphinx's directives would be text."""
+    if docname == root_doc:
+        source[0] += "\n" + Path(__file__).with_name("contents.txt").read_text(encoding="utf-8")
 
 
 def indent_examples(app, what, name, obj, options, lines):

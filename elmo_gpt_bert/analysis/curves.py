@@ -5,7 +5,7 @@
 
 Each RUN is the output folder of a run whose `--model_name_or_path` was a checkpoint-N. Runs whose folders are in the
 same folder are one curve, which has that folder's name. Of a run over several seeds, the mean is drawn with the
-standard deviation. OUTPUT_DIR receives curves.json and, if matplotlib is installed, curves.png.
+standard deviation. OUTPUT_DIR receives curves.json and curves.png.
 """
 
 from __future__ import annotations

@@ -107,15 +107,12 @@ def write_numbers(output: Path, name: str, numbers: object) -> None:
 
 
 def write_picture(output: Path, name: str, draw: Callable[..., None], *values: object) -> None:
-    """Writes name.png, a new figure on which `draw` draws the values, or says that it needs matplotlib."""
-    try:
-        from matplotlib.figure import Figure  # not pyplot, which would choose a window system
+    """Writes name.png, a new figure on which `draw` draws the values."""
+    from matplotlib.figure import Figure  # not pyplot, which would choose a window system
 
-        figure = Figure(layout="constrained")
-        draw(figure, *values)
-        write_bytes(output / f"{name}.png", png(figure))
-    except ImportError as error:
-        print(f"no {name}.png: {error}; pip install matplotlib")
+    figure = Figure(layout="constrained")
+    draw(figure, *values)
+    write_bytes(output / f"{name}.png", png(figure))
 
 
 def png(figure: Figure) -> bytes:

@@ -8,7 +8,7 @@ A mix is gamma * sum_j s_j h_j over the layers h_j, where s is the softmax of le
 have one at their input, at their output, or at both; BERT's feature-based tagger has one with `--features
 weighted_sum_all` or `weighted_sum_last_four`. A RUN is a model folder, or a folder of such folders, e.g. one for each
 seed: then the numbers are their mean and, after the sign, their standard deviation. OUTPUT_DIR receives
-layer_weights.json and, if matplotlib is installed, layer_weights.png, a heat map.
+layer_weights.json and layer_weights.png, a heat map.
 """
 
 from __future__ import annotations

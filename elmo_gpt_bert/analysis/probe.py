@@ -8,8 +8,7 @@ The models stay as they are: only the classifier is trained, on each layer by it
 regression on standardised vectors, with an L2 penalty. Accuracies are those of all words of the validation file.
 
 Two baselines need no vectors. The first is each word's most frequent tag in the training file; a new word has the most
-frequent tag of all. The second is that tag for every word. OUTPUT_DIR receives probe.json and, if matplotlib is
-installed, probe.png.
+frequent tag of all. The second is that tag for every word. OUTPUT_DIR receives probe.json and probe.png.
 """
 
 import argparse

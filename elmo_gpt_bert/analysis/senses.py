@@ -14,7 +14,7 @@ Accuracies are means over the words.
 The second command finds the word that a --sentence marks in raw text, and prints for each layer the occurrences that
 are nearest to the one in the sentence. Without --sentence, it does so for the first labelled occurrence of each sense.
 
-OUTPUT_DIR receives senses.json with all of this and, if matplotlib is installed, senses.png. For a --scatter WORD it
+OUTPUT_DIR receives senses.json with all of this, and senses.png. For a --scatter WORD it
 also receives occurrences-WORD.png, the occurrences of the word in two dimensions, coloured by sense.
 """
 

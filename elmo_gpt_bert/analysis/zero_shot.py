@@ -7,7 +7,7 @@
 
 A MODEL is a model folder, or the folder of a run: then each of its checkpoint-N is scored, and its final model. The
 models may be causal, masked (BERT) or biLMs (ELMo). Nothing is trained. docs/analysis.md says what the scores are.
-OUTPUT_DIR receives zero_shot.json and, if matplotlib is installed, zero_shot.png.
+OUTPUT_DIR receives zero_shot.json and zero_shot.png.
 """
 
 import argparse

@@ -4,8 +4,7 @@
     gpt        OpenAI's GPT
     bert       Google's BERT
     vectors    word vectors of GloVe, word2vec and fastText, for ELMo's task networks
-    triviaqa   TriviaQA, as SQuAD's JSON
 
-All but triviaqa write a folder for `from_pretrained`. A table of names says which tensor of a release becomes which
+Each writes a folder for `from_pretrained`. A table of names says which tensor of a release becomes which
 parameter. Every tensor is used and every parameter filled, or it is an error, and then no folder is written.
 """

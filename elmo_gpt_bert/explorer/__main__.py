@@ -38,6 +38,7 @@ POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
 SENTENCE = "They sat on the bank and watched the stream."
 WORD = 5  # bank
 SECOND = "They sat on the bank and watches the stream."
+NAMES = "In 1858 Thomas Hale of Leeds sold his ships to the Bay Company."
 QUESTION = "Who built the lighthouse?"
 TEXT = "The lighthouse stands on the north side of the bay. It was built in 1858 by Thomas Hale, a shipowner of Leeds."
 
@@ -82,7 +83,7 @@ def start(args: argparse.Namespace) -> "gradio.Blocks":
         import gradio
         from starlette.middleware import Middleware
     except ImportError as error:
-        raise PackageError(f'{error}: pip install "elmo-gpt-bert[app]"') from error
+        raise PackageError(f'the page needs gradio ({error}): pip install "gradio>=6.31,<7"') from error
     set_up_libraries()
     named = frozenset({args.ner, args.squad, args.index_file})
     uploads = Path(os.environ.get("GRADIO_TEMP_DIR") or Path(tempfile.gettempdir(), "gradio"))
@@ -133,17 +134,17 @@ def build(panels: Panels, args: argparse.Namespace) -> "gradio.Blocks":
     with gradio.Blocks(title="ELMo, GPT and BERT", analytics_enabled=False, fill_width=True) as page:
         gradio.Markdown("# ELMo, GPT and BERT\nOne sentence, read by three models.")
         sentence = gradio.Textbox(SENTENCE, label="Sentence", max_lines=4, elem_id="sentence")
-        with gradio.Tab("A word in context"):
-            add_neighbours(panels, sentence, args.index_file)
-        with gradio.Tab("Probability of each word"):
-            add_scores(panels, sentence)
-        with gradio.Tab("Entities and answers"), gradio.Row():
+        with gradio.Tab("Context"):  # short names, so that all tabs fit on a phone
+            add_neighbours(panels, sentence, args.index_file, page)
+        with gradio.Tab("Probability") as tab:
+            add_scores(panels, sentence, tab)
+        with gradio.Tab("Tasks"), gradio.Row():
             with gradio.Column(min_width=360):
-                add_entities(panels, sentence, args.ner)
+                add_entities(panels, args.ner)
             with gradio.Column(min_width=360):
                 add_answers(panels, args.squad)
-        with gradio.Tab("Attention"):
-            add_attention(panels, sentence)
+        with gradio.Tab("Attention") as tab:
+            add_attention(panels, sentence, tab)
     return page
 
 
@@ -158,7 +159,7 @@ def add_result(
     gradio.on([button.click, *events], draw, inputs, shown, api_visibility="private")
 
 
-def add_neighbours(panels: Panels, sentence: "gradio.Textbox", index_file: str) -> None:
+def add_neighbours(panels: Panels, sentence: "gradio.Textbox", index_file: str, page: "gradio.Blocks") -> None:
     import gradio
 
     words = panels.words(SENTENCE)
@@ -170,7 +171,8 @@ def add_neighbours(panels: Panels, sentence: "gradio.Textbox", index_file: str) 
         upload = gradio.UploadButton("Upload a text file", scale=0, min_width=180, size="md")
     same_word = gradio.Checkbox(label="Only other occurrences of this word", elem_id="same-word")
     inputs = [sentence, number, same_word, index]
-    add_result("Find neighbours", "find", "neighbours", panels.neighbours, inputs)
+    events = (page.load, number.input, same_word.input)
+    add_result("Find neighbours", "find", "neighbours", panels.neighbours, inputs, events)
 
     def choose(text: str, chosen: int | None) -> "gradio.Radio":
         choices = panels.words(text)
@@ -181,18 +183,19 @@ def add_neighbours(panels: Panels, sentence: "gradio.Textbox", index_file: str) 
     upload.upload(lambda path: path, upload, index, **quiet)
 
 
-def add_scores(panels: Panels, sentence: "gradio.Textbox") -> None:
+def add_scores(panels: Panels, sentence: "gradio.Textbox", tab: "gradio.Tab") -> None:
     import gradio
 
     label = "Second sentence, to compare with (may be empty)"
     second = gradio.Textbox(SECOND, label=label, max_lines=4, elem_id="second")
-    add_result("Compute probabilities", "score", "scores", panels.scores, [sentence, second])
+    add_result("Compute probabilities", "score", "scores", panels.scores, [sentence, second], (tab.select,))
 
 
-def add_entities(panels: Panels, sentence: "gradio.Textbox", name: str) -> None:
+def add_entities(panels: Panels, name: str) -> None:
     import gradio
 
-    gradio.Markdown("## Entities of the sentence")
+    gradio.Markdown("## Entities of a sentence")
+    sentence = gradio.Textbox(NAMES, label="Sentence with names", max_lines=4, elem_id="names")
     folder = gradio.Textbox(name, label="Folder that run_ner.py trained", max_lines=1, elem_id="ner")
     add_result("Find entities", "tag", "entities", panels.entities, [sentence, folder])
 
@@ -210,9 +213,10 @@ def add_answers(panels: Panels, name: str) -> None:
     add_result("Find answers", "answer", "answers", panels.answers, inputs, (threshold.release,))
 
 
-def add_attention(panels: Panels, sentence: "gradio.Textbox") -> None:
+def add_attention(panels: Panels, sentence: "gradio.Textbox", tab: "gradio.Tab") -> None:
     import gradio
 
+    with_ends = gradio.Checkbox(label="Also show [CLS] and [SEP]", elem_id="with-ends")
     with gradio.Row():
         with gradio.Column(min_width=340):
             gradio.HTML(panels.no_attention())
@@ -224,8 +228,9 @@ def add_attention(panels: Panels, sentence: "gradio.Textbox") -> None:
                 all_heads = f"{family}: head (0: the mean of all heads)"
                 head = gradio.Slider(0, heads, 0, step=1, label=all_heads, elem_id=f"{name}-head")
                 label, draw = f"Show {family}'s attention", partial(panels.attention, family)
-                events = (layer.release, head.release)
-                add_result(label, f"{name}-attend", f"{name}-attention", draw, [sentence, layer, head], events)
+                events = (tab.select, layer.release, head.release, with_ends.input)
+                inputs = [sentence, layer, head, with_ends]
+                add_result(label, f"{name}-attend", f"{name}-attention", draw, inputs, events)
 
 
 def command() -> None:

@@ -6,6 +6,7 @@ light and the dark.
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from types import MappingProxyType
 
 from elmo_gpt_bert.explorer.fine_tuned import Entity, Ranked, TaggedWord
 from elmo_gpt_bert.explorer.language_models import Attention, Span
@@ -41,20 +42,42 @@ def note(text: str) -> str:
 # Neighbours
 
 
-def draw_neighbours(layers: Mapping[str, Sequence[Neighbour]]) -> str:
-    """A list for each layer; the number is the cosine."""
-    parts = []
+def draw_neighbours(
+    family: str, layers: Mapping[str, Sequence[Neighbour]], accuracies: Mapping[str, float] = MappingProxyType({})
+) -> str:
+    """The list of one layer at a time, whose number is the cosine.
+
+    With `accuracies` of senses, each layer has a bar, and the best one is open; otherwise the last one is.
+    """
+    senses = sorted({each.sense for neighbours in layers.values() for each in neighbours if each.sense})
+    opened = max(layers, key=lambda name: (accuracies.get(name, 0.0), list(layers).index(name)))
+    parts = [note("How often a layer tells the senses of the word, in the labelled sentences:")] if accuracies else []
     for name, neighbours in layers.items():
-        items = "".join(map(_neighbour, neighbours)) or note("The index has no other occurrence of this word.")
-        parts.append(f'<h4>{escape(name)}</h4><ul class="ex-list">{items}</ul>')
+        items = "".join(_neighbour(each, senses) for each in neighbours)
+        items = items or note("The index has no other occurrence of this word.")
+        parts.append(
+            f'<details class="ex-layer" name="ex-layers-{escape(family)}"{" open" * (name == opened)}>'
+            f'<summary><span class="ex-bar">{_share(accuracies.get(name))}<span class="word">{escape(name)}</span>'
+            f'</span></summary><ul class="ex-list">{items}</ul></details>'
+        )
     return "".join(parts)
 
 
-def _neighbour(neighbour: Neighbour) -> str:
+def _share(accuracy: float | None) -> str:
+    """A bar of that length, and its percentage."""
+    if accuracy is None:
+        return ""
+    return f'<i class="one" style="width: {100 * accuracy:.1f}%"></i><span class="number">{accuracy:.0%}</span>'
+
+
+def _neighbour(neighbour: Neighbour, senses: Sequence[str]) -> str:
     if neighbour.count > 1:
         context = f"<b>{escape(neighbour.word)}</b> in {neighbour.count} places, all equally near"
     else:
         context = f"{escape(neighbour.left)} <b>{escape(neighbour.word)}</b> {escape(neighbour.right)}"
+    if neighbour.sense:
+        color = f"hsla({HUES[senses.index(neighbour.sense) % len(HUES)]}, 75%, 50%, .3)"
+        context += f' <small class="ex-sense" style="background: {color}">{escape(neighbour.sense)}</small>'
     return f'<li><span class="context">{context}</span><span class="number">{neighbour.cosine:.2f}</span></li>'
 
 
@@ -65,7 +88,8 @@ def draw_scores(sentences: Sequence[ScoredSentence], verdict: int | None = None)
     """The bars of one sentence or of two side by side, which have one scale; `verdict` is the preferred one of two."""
     longest = max(sum(word.bits) for sentence in sentences for word in sentence.words)
     longest = max(SCALE, longest, *(edge for sentence in sentences for edge in sentence.edges))
-    parts = [_scored_sentence(each, longest) for each in sentences]
+    rows = 1 + max(len(each.words) + len(each.edges) for each in sentences)
+    parts = [_scored_sentence(each, longest, rows) for each in sentences]
     text = ""
     if len(sentences) == 2:
         text = f'<p class="ex-verdict">{escape(describe_verdict(sentences, verdict))}</p>'
@@ -86,12 +110,13 @@ def _key() -> str:
     return f'<p class="ex-note">Bits given{spans}</p>'
 
 
-def _scored_sentence(sentence: ScoredSentence, longest: float) -> str:
+def _scored_sentence(sentence: ScoredSentence, longest: float, rows: int) -> str:
+    """Its bars, in rows that it shares with the other sentence."""
     bars = [_bar(word, longest) for word in sentence.words]
     for name, edge in zip(("(end)", "(beginning)"), sentence.edges, strict=False):
         bars.append(_bar(ScoredWord(name, [], [edge]), longest, number=name == "(beginning)"))
     total = f"<h4>{sentence.bits:.1f} bits in all</h4>"
-    return f'<div>{total}<div class="ex-bars">{"".join(bars)}</div></div>'
+    return f'<div class="ex-bars" style="grid-row: span {rows}">{total}{"".join(bars)}</div>'
 
 
 def _bar(word: ScoredWord, longest: float, number: int = 0) -> str:
@@ -203,15 +228,17 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def draw_attention(attention: Attention) -> str:
-    """A square for each pair of tokens: the row attends to the column."""
+    """A square for each pair of tokens: the row attends to the column. The strongest has the full colour."""
+    left_out = note(f"[CLS] and [SEP] get {attention.share:.0%} of the attention, and are left out.")
+    strongest = float(attention.weights.max(initial=1e-9))
     head = "".join(f"<th>{escape(token)}</th>" for token in attention.tokens)
     rows = []
     for token, weights in zip(attention.tokens, attention.weights, strict=True):
+        shades = [f"rgba(59, 130, 246, {weight / strongest:.3f})" for weight in weights.tolist()]
         cells = "".join(
-            f'<td style="background: rgba(59, 130, 246, {weight:.3f})" title="{escape(f"{token} → {other}")}: '
-            f'{weight:.1%}"></td>'
-            for other, weight in zip(attention.tokens, weights.tolist(), strict=True)
+            f'<td style="background: {shade}" title="{escape(f"{token} → {other}")}: {weight:.1%}"></td>'
+            for other, shade, weight in zip(attention.tokens, shades, weights.tolist(), strict=True)
         )
         rows.append(f"<tr><th>{escape(token)}</th>{cells}</tr>")
     body = f"<thead><tr><th></th>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
-    return f'<div class="ex-scroll"><table class="ex-map">{body}</table></div>'
+    return f'{left_out if attention.share else ""}<div class="ex-scroll"><table class="ex-map">{body}</table></div>'

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining
 
@@ -18,10 +18,6 @@ from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.loading import load_config, load_model, load_tokenizer, positions
 from modeling.elmo.tokenization_elmo import split_words
-
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 LONGEST_SENTENCE = 100  # words of a sentence
@@ -125,10 +121,23 @@ def place_of(number: int | None, words: list[str]) -> int:
 
 @dataclass(frozen=True)
 class Attention:
-    """`weights` (T, T): a row for each token, which adds up to 1 over the tokens that it attends to."""
+    """`weights` (T, T): a row for each token, which adds up to 1 over the tokens that it attends to.
+
+    `ends` (T,) says which tokens the tokenizer puts around a sentence, such as [CLS]. `share` of the attention is for
+    such tokens, where they are left out.
+    """
 
     tokens: list[str]
     weights: np.ndarray
+    ends: np.ndarray
+    share: float = 0.0
+
+    def without_ends(self) -> Attention:
+        """The words' attention to words, which adds up to less than 1."""
+        inner = ~self.ends
+        tokens = [token for token, is_inner in zip(self.tokens, inner, strict=True) if is_inner]
+        share = float(self.weights[inner][:, self.ends].sum(1).mean())
+        return Attention(tokens, self.weights[inner][:, inner], self.ends[inner], share)
 
 
 def sizes(model: LanguageModel) -> tuple[int, int]:
@@ -156,4 +165,6 @@ def attend(model: LanguageModel, sentence: str, layer: int, head: int | None) ->
     )
     weights = outputs.attentions[layer - 1][0]  # (A, T, T)
     weights = weights.mean(0) if head is None else weights[head - 1]
-    return Attention(model.pieces(ids[0].tolist()), weights.float().numpy())
+    marks = (model.scorer.tokenizer.cls_token_id, model.scorer.tokenizer.sep_token_id)
+    ends = np.array([number in marks for number in ids[0].tolist()])
+    return Attention(model.pieces(ids[0].tolist()), weights.float().numpy(), ends)

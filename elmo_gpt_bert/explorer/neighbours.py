@@ -1,7 +1,7 @@
 """The words of an index, each in its sentence, that are nearest to a word in its sentence, layer by layer."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from elmo_gpt_bert.analysis.representations import unit, word_vectors
-from elmo_gpt_bert.analysis.senses import AROUND, EQUAL, LABELLED, LONGEST, read_labelled
+from elmo_gpt_bert.analysis.senses import AROUND, EQUAL, LABELLED, LONGEST, Occurrence, read_labelled, sense_accuracy
 from elmo_gpt_bert.explorer.language_models import LanguageModel
 from elmo_gpt_bert.tasks.pretraining.text import read_documents, split_sentences
 from elmo_gpt_bert.training.errors import InputError, MissingFileError
@@ -23,21 +23,33 @@ SHOWN = 5  # neighbours of a layer
 
 @dataclass(frozen=True, eq=False)
 class Index:
-    """Sentences as words. `is_whole` says whether they are all sentences of the file."""
+    """Sentences as words. `is_whole` says whether they are all sentences of the file.
+
+    `labelled` has the word of each sentence whose sense somebody labelled; nothing for a file of the user.
+    """
 
     sentences: list[list[str]]
     is_whole: bool
+    labelled: list[Occurrence] = field(default_factory=list)
+
+    def sense_of(self, row: int, column: int) -> str | None:
+        """The labelled sense of a word."""
+        return self.labelled[row].sense if self.labelled and self.labelled[row].place == column else None
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """An occurrence in the index, with a few words around it; the first of `count` that are equally near."""
+    """An occurrence in the index, with a few words around it; the first of `count` that are equally near.
+
+    `sense` is its labelled sense, None where nobody labelled it.
+    """
 
     left: str
     word: str
     right: str
     cosine: float
     count: int
+    sense: str | None = None
 
 
 def read_index(path: str | None) -> Index:
@@ -56,7 +68,8 @@ def read_index(path: str | None) -> Index:
 def _read_index(path: str | None, changed: int, size: int) -> Index:
     """`changed` and `size` are only there to read a changed file again."""
     if path is None:
-        return Index([each.words for each in read_labelled(LABELLED)], True)
+        labelled = read_labelled(LABELLED)
+        return Index([each.words for each in labelled], True, labelled)
     sentences, words, is_whole = [], 0, True
     for sentence in chain.from_iterable(map(split_sentences, read_documents(Path(path)))):
         tokens = [sentence[slice(*span)] for span in split_words(sentence)]
@@ -109,6 +122,24 @@ def find_neighbours(
     return layers
 
 
+def sense_accuracies(model: LanguageModel, index: Index, word: str) -> dict[str, float]:
+    """layer -> the share of the word's labelled occurrences that are nearest to the others of their sense.
+
+    Empty for a word of which the index has no labels. It is the measure of elmo_gpt_bert.analysis.senses.
+    """
+    ends = np.cumsum([0, *map(len, index.sentences)])
+    places = [row for row, each in enumerate(index.labelled) if each.word == word.lower()]
+    if not places:
+        return {}
+    numbers = [int(ends[row]) + index.labelled[row].place for row in places]
+    senses = np.array([index.labelled[row].sense for row in places])
+    vectors = index_vectors(model, index)
+    return {
+        name: sense_accuracy(of_layer[numbers], senses)
+        for name, of_layer in zip(model.encoder.layers, vectors, strict=True)
+    }
+
+
 def _join_equal(index: Index, ranked: Iterator[tuple[int, int, float]], most: int) -> list[Neighbour]:
     """The neighbours of ranked (sentence, place, cosine); successive ones of one word and one cosine are one."""
     neighbours: list[Neighbour] = []
@@ -116,10 +147,12 @@ def _join_equal(index: Index, ranked: Iterator[tuple[int, int, float]], most: in
         words = index.sentences[row]
         last = neighbours[-1] if neighbours else None
         if last and last.cosine - cosine <= EQUAL and last.word.lower() == words[column].lower():
-            neighbours[-1] = replace(last, count=last.count + 1)
+            neighbours[-1] = replace(last, count=last.count + 1, sense=None)
             continue
         if len(neighbours) == most:
             break
         left, right = words[max(column - AROUND, 0) : column], words[column + 1 :][:AROUND]
-        neighbours.append(Neighbour(" ".join(left), words[column], " ".join(right), cosine, 1))
+        neighbours.append(
+            Neighbour(" ".join(left), words[column], " ".join(right), cosine, 1, index.sense_of(row, column))
+        )
     return neighbours

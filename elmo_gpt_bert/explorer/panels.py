@@ -19,7 +19,7 @@ from elmo_gpt_bert.explorer.language_models import (
     place_of,
     words_of,
 )
-from elmo_gpt_bert.explorer.neighbours import find_neighbours, read_index
+from elmo_gpt_bert.explorer.neighbours import find_neighbours, read_index, sense_accuracies
 from elmo_gpt_bert.explorer.surprisal import preferred, score_sentence
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.errors import InputError, UserError
@@ -88,7 +88,8 @@ class Panels:
         rest = "." if index.is_whole else ": long sentences, and what follows in the file, are left out."
 
         def draw(family: str, model: LanguageModel) -> str:
-            return drawing.draw_neighbours(find_neighbours(model, index, words, place, same_word=same_word))
+            layers = find_neighbours(model, index, words, place, same_word=same_word)
+            return drawing.draw_neighbours(family, layers, sense_accuracies(model, index, words[place]))
 
         return drawing.note(size + rest) + self._in_columns(draw)
 
@@ -117,11 +118,14 @@ class Panels:
         ranked = answer(load_answerer(self.readable_name(name)), question, context)
         return drawing.draw_answers(context, ranked, threshold if may_be_none else None)
 
-    def attention(self, family: str, sentence: str, layer: int, head: int) -> str:
+    def attention(self, family: str, sentence: str, layer: int, head: int, with_ends: bool = True) -> str:
         """The attention of one model; head 0 is the mean of all heads."""
-        return self._card(
-            family, lambda _, model: drawing.draw_attention(attend(model, sentence, int(layer), int(head) or None))
-        )
+
+        def draw(family: str, model: LanguageModel) -> str:
+            attention = attend(model, sentence, int(layer), int(head) or None)
+            return drawing.draw_attention(attention if with_ends else attention.without_ends())
+
+        return self._card(family, draw)
 
     def no_attention(self) -> str:
         return drawing.card("ELMo", self.models["ELMo"], drawing.note(NO_ATTENTION))

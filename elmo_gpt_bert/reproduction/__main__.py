@@ -4,13 +4,14 @@
     zoo-reproduce pretraining_pays --only sst2 cola --model bert --jobs 2
     zoo-reproduce ablations --dry_run                                  # the commands, without running them
     zoo-reproduce glue --budget paper --jobs 8                         # a paper's own table, a run on each GPU
+    zoo-reproduce verify                                               # the published weights, in an hour of a GPU
 
 `--budget small` runs a table with small models and local data on two CPU cores, `--budget paper` with the recipes,
-models and data of the papers.
+models and data of the papers. `verify` first compares what published weights compute with what other code computes.
 Each step is a command of one of the other scripts, as a user would type it. A step that has finished is not run
 again; one that was stopped resumes. A step that fails is reported, and the others go on.
 OUTPUT_DIR/TABLE, or OUTPUT_DIR/paper/TABLE, receives record.json with what all runs have measured; and table.md,
-table.csv and, if matplotlib is installed, table.png. Each run has a folder with its metrics.json, in OUTPUT_DIR/TABLE
+table.csv and table.png. Each run has a folder with its metrics.json, in OUTPUT_DIR/TABLE
 or, for all tables of the papers, in OUTPUT_DIR/paper/runs. `--record FILE` writes the record to another file, too. If
 that file is there already, its runs, which may be another machine's, count as finished.
 """
@@ -25,6 +26,7 @@ from pathlib import Path
 from elmo_gpt_bert.reproduction.report import collect, read_runs, write_report
 from elmo_gpt_bert.reproduction.runner import Folders, choose, plan, run_steps
 from elmo_gpt_bert.reproduction.tables import MODELS, TABLES, Table
+from elmo_gpt_bert.reproduction.verify import check
 from elmo_gpt_bert.training.command_line import program, run_command
 from elmo_gpt_bert.training.errors import InputError, LaunchError
 from elmo_gpt_bert.training.files import make_folder, write_json
@@ -35,7 +37,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parse(argv)
     table = choose_table(args)
     output = args.output_dir / table.folder
-    folders = Folders(args.data_root, read_models(args.models, MODELS[args.budget]), args.output_dir)
+    folders = Folders(args.data_root, read_models(args.models, MODELS[table.budget]), args.output_dir)
     launcher = read_launcher(args.launcher)
     every = plan(table, folders, args.seeds)
     earlier = read_runs(args.record, table, every) if args.record and args.record.exists() else {}
@@ -45,6 +47,8 @@ def main(argv: list[str] | None = None) -> None:
     if args.dry_run:
         print(*(shlex.join(step.command) for step in steps), sep="\n")
         return
+    if table.name == "verify":
+        check(folders.models, folders.data)
     make_folder(output)
     try:
         failures = run_steps(steps, args.jobs)
@@ -70,8 +74,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--budget",
         choices=MODELS,
-        default="small",
-        help="small: two CPU cores and local data (default); paper: the papers' recipes, for GPUs",
+        help="small: two CPU cores and local data; paper: the papers' recipes, for GPUs (default: the smaller one)",
     )
     parser.add_argument("--jobs", type=positive, default=1, metavar="N", help="steps at once (default: 1)")
     parser.add_argument(
@@ -99,9 +102,9 @@ def positive(text: str) -> int:
 def choose_table(args: argparse.Namespace) -> Table:
     """The table. Raises ValueError for a budget, a task or a family that it lacks."""
     budgets = TABLES[args.table]
-    if args.budget not in budgets:
+    if args.budget not in (*budgets, None):
         raise InputError(f"--budget {args.budget}: {args.table} has only --budget {', '.join(budgets)}")
-    table = budgets[args.budget]
+    table = budgets[args.budget or ("small" if "small" in budgets else "paper")]
     for flag, values, names in (
         ("only", args.only, [row.task for row in table.rows]),
         ("model", args.model, [row.family for row in table.rows]),

@@ -158,7 +158,7 @@ def scores(table: Table, record: Mapping[str, Any]) -> Values:
 
 
 def write_report(table: Table, record: Mapping[str, Any], folder: Path) -> str:
-    """Writes table.md, table.csv and, with matplotlib, table.png; returns the markdown."""
+    """Writes table.md, table.csv and table.png; returns the markdown."""
     values = scores(table, record)
     text = markdown(table, record, values)
     write_text(folder / "table.md", text)
@@ -268,16 +268,11 @@ def comma_separated(table: Table, values: Values) -> str:
     return content.getvalue()
 
 
-def draw(table: Table, values: Values, path: Path) -> bool:
-    """Writes a PNG with a bar for each cell that has run, its standard deviation, and the figure it is compared with.
+def draw(table: Table, values: Values, path: Path) -> None:
+    """Writes a PNG with a bar for each cell that has run, its deviation, and the figure it is compared with."""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure  # not pyplot, which would choose a window system
 
-    False without matplotlib.
-    """
-    try:
-        from matplotlib import colormaps
-        from matplotlib.figure import Figure  # not pyplot, which would choose a window system
-    except ImportError:
-        return False
     lines = [line for line in table.lines if any((line, column) in values for column in table.columns)]
     columns = [column for column in table.columns if any((line, column) in values for line in lines)]
     height = 0.8 / len(columns)
@@ -301,4 +296,3 @@ def draw(table: Table, values: Values, path: Path) -> bool:
     axes.grid(axis="x", alpha=0.3)
     figure.legend(fontsize=8, ncols=3, loc="outside lower center")
     write_bytes(path, png(figure))
-    return True

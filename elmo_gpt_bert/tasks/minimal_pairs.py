@@ -423,7 +423,7 @@ def _check_row(row: dict[str, list], scorer: Scorer, longest: int | None, data: 
 def draw(scores: Mapping[str, float], columns: Mapping[str, list[str]]) -> bytes:
     """A PNG with a bar for the accuracy of each phenomenon, grouped by column, under the one of all pairs.
 
-    columns: a column of the data -> the phenomena in it. Raises ImportError without matplotlib.
+    columns: a column of the data -> the phenomena in it.
     """
     from matplotlib.figure import Figure  # not pyplot, which would choose a window system
     from matplotlib.patches import Patch

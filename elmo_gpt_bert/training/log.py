@@ -1,7 +1,7 @@
 """What a run logs: its speed, the trackers of --report_to, and the tracker `curves`, which keeps the lines as a file.
 
 OUTPUT_DIR/log.jsonl     one JSON object for each line: update, train_loss, learning_rate, eval_loss, ...
-OUTPUT_DIR/curves.png    drawn at the end, if matplotlib is installed
+OUTPUT_DIR/curves.png    drawn at the end
 
 Speed is tokens a second, and the share of the machine's limit: that of matrix products of one process and its device.
 A multiplication and an addition are two operations (FLOPs), both where they are counted and where the limit is
@@ -94,8 +94,8 @@ class History(GeneralTracker):
     @on_main_process
     def finish(self) -> None:
         records = self.earlier if self.records is None else self.records
-        if records and not draw_curves(records, self.output / CURVES):
-            print(f"no {CURVES}, which needs matplotlib: pip install matplotlib")
+        if records:
+            draw_curves(records, self.output / CURVES)
 
 
 def read_log(output: Path) -> list[dict[str, Any]]:
@@ -116,7 +116,7 @@ def read_log(output: Path) -> list[dict[str, Any]]:
 
 
 def draw_curves(records: Sequence[Mapping[str, Any]], path: Path) -> bool:
-    """Writes a PNG with all curves of `records`; False if there are none, or if matplotlib is not installed.
+    """Writes a PNG with all curves of `records`; False if there are none.
 
     Args:
         records: what was logged, each with the `update` after which it was. A record may lack any other name. Values
@@ -125,10 +125,8 @@ def draw_curves(records: Sequence[Mapping[str, Any]], path: Path) -> bool:
     The same records make the same bytes with the same version of matplotlib. Raises OSError if the file cannot be
     written.
     """
-    try:
-        from matplotlib.figure import Figure  # without pyplot, which needs a display
-    except ImportError:
-        return False
+    from matplotlib.figure import Figure  # without pyplot, which needs a display
+
     panels = group_curves(records)
     if not panels:
         return False

@@ -20,7 +20,7 @@ from tests.test_explorer import write_answerer, write_tagger
 
 
 SENTENCE = "is the plot not a dull film ?"
-TABS = ("A word in context", "Probability of each word", "Entities and answers", "Attention")
+TABS = ("Context", "Probability", "Tasks", "Attention")
 WAIT, PAUSE = 120_000, 200  # milliseconds; a busy machine is slow
 
 # The lowest contrast of the text of an element to the colour behind it, as WCAG defines it, over what is visible.
@@ -126,7 +126,7 @@ def open_page(browser: Browser, url: str, theme: str, width: int = 1440) -> Page
 
 
 def open_tab(page: Page, number: int) -> None:
-    page.get_by_role("tab", name=TABS[number]).click()
+    page.get_by_role("tab", name=TABS[number], exact=True).click()
     wait_for_boxes(page)
 
 
@@ -186,6 +186,47 @@ def fill_everything(page: Page) -> None:
         expect(page.locator(f"{shown} .ex-error")).to_have_count(0)
 
 
+def test_the_first_page_and_each_tab_show_a_result_before_anything_is_clicked(url, browser, panels, folder):
+    page = browser.new_page()
+    page.goto(url)
+    assert_shown(page, "neighbours", panels.neighbours(app.SENTENCE, app.WORD, False, f"{folder}/index.txt"))
+    open_tab(page, 1)
+    assert_shown(page, "scores", panels.scores(app.SENTENCE, app.SECOND))
+    open_tab(page, 3)
+    assert_shown(page, "bert-attention", panels.attention("BERT", app.SENTENCE, 3, 0, False))
+    page.get_by_label("Also show [CLS] and [SEP]").check()
+    assert_shown(page, "bert-attention", panels.attention("BERT", app.SENTENCE, 3, 0, True))
+    page.close()
+
+
+def test_a_phone_shows_all_tabs(url, browser):
+    page = open_page(browser, url, "light", width=390)
+    for tab in TABS:
+        expect(page.get_by_role("tab", name=tab, exact=True)).to_be_in_viewport()
+    page.close()
+
+
+def test_one_layer_is_open_at_a_time(page):
+    page.get_by_label("film", exact=True).check()
+    layers = page.locator("#neighbours .ex-card").last.locator("details")
+    layers.last.wait_for()
+    expect(layers.last).to_have_attribute("open", "")
+    layers.first.locator("summary").click()
+    expect(layers.first).to_have_attribute("open", "")
+    expect(page.locator("#neighbours .ex-card").last.locator("details[open]")).to_have_count(1)
+
+
+def test_words_of_two_sentences_stand_side_by_side(page):
+    open_tab(page, 1)
+    page.get_by_label("Second sentence").fill("is the plot an unusually good film ?")
+    page.get_by_role("button", name="Compute probabilities").click()
+    expect(page.get_by_text("Prefers")).to_have_count(3)
+    tops = "pair => [...pair.children].map(of => [...of.children].map(bar => bar.getBoundingClientRect().top))"
+    for pair in page.locator("#scores .ex-pair").all():
+        one, other = pair.evaluate(tops)
+        assert len(one) > 7 and one[:8] == other[:8]
+
+
 def test_neighbours_are_those_of_the_chosen_word_and_index(page, panels, folder):
     page.get_by_label("film", exact=True).check()
     page.get_by_role("button", name="Find neighbours").click()
@@ -217,6 +258,7 @@ def test_entities_and_answers_are_those_of_the_fine_tuned_folders_and_the_slider
     page, panels, folder
 ):
     open_tab(page, 2)
+    page.get_by_label("Sentence with names").fill(SENTENCE)
     page.get_by_role("button", name="Find entities").click()
     assert_shown(page, "entities", panels.entities(SENTENCE, f"{folder}/tagger"))
     page.get_by_label("Question").fill("is the film good ?")
@@ -251,7 +293,9 @@ def test_attention_is_that_of_the_chosen_layer_and_head(page, panels):
         for part, number in (("layer", 1), ("head", 2)):
             set_number(page, f"{family}: {part}", number)
         page.get_by_role("button", name=f"Show {family}'s attention").click()
-        expected = [unescape(text) for text in re.findall('title="([^"]*)"', panels.attention(family, SENTENCE, 1, 2))]
+        expected = [
+            unescape(text) for text in re.findall('title="([^"]*)"', panels.attention(family, SENTENCE, 1, 2, False))
+        ]
         shown = f"#{family.lower()}-attention td"
         page.wait_for_function(
             "([shown, last]) => [...document.querySelectorAll(shown)].at(-1)?.title === last",

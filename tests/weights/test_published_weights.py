@@ -15,6 +15,7 @@ import transformers
 from transformers import BertConfig
 
 import modeling
+from elmo_gpt_bert.reproduction.verify import compare_with_transformers
 from tests.strangers import load_and_save_again
 
 
@@ -178,6 +179,11 @@ def test_what_we_save_transformers_reads(name, tmp_path):
     with torch.no_grad():
         real = inputs["attention_mask"].bool()
         assert_close(ours(**inputs)[0][real], stock.eval()(**inputs)[0][real])
+
+
+def test_zoo_reproduce_verify_finds_them_equal_to_what_transformers_computes():
+    comparison = compare_with_transformers(str(folder_of("minilm")), modeling.ZooBertModel, transformers.BertModel)
+    assert comparison.is_equal and comparison.difference > 0
 
 
 def test_the_saved_code_computes_them_where_this_package_is_missing(tmp_path):

@@ -1,6 +1,6 @@
 """A prepared corpus: for each split one file of tokens, and where its documents and sentences end.
 
-    FOLDER/manifest.json       the sizes and checksums of all files; written last: without it, there is no corpus
+    FOLDER/manifest.json       the sizes of all files; written last: without it, there is no corpus
     FOLDER/train.tokens        tokens, little-endian uint16; uint32 where a number exceeds 65,535
     FOLDER/train.documents     int64: the end of each document, in tokens from the start
     FOLDER/train.sentences     int64: the end of each sentence
@@ -13,8 +13,6 @@ of a DataLoader, maps a file when it first reads from it. Pickling keeps paths o
 """
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,10 +20,10 @@ import numpy as np
 
 from elmo_gpt_bert.tasks.features import count_up
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError
-from elmo_gpt_bert.training.files import read_json_object, sha256, sync, write_json
+from elmo_gpt_bert.training.files import read_json_object, sync, write_json
 
 
-VERSION = 2
+VERSION = 3
 MANIFEST, WORDS, CHARACTERS = "manifest.json", "words.txt", "characters.npy"
 TOKENS, DOCUMENTS, SENTENCES = ".tokens", ".documents", ".sentences"  # follow the name of the split
 ENDS = np.dtype("<i8")
@@ -100,43 +98,39 @@ class Manifest:
     token_size: int  # in bytes
     tokenizer: str  # its digest
     num_bytes: dict[str, int]  # of the text of each split
-    files: dict[str, dict]  # by their names: the size and the SHA-256 that each has, as long as it is undamaged
+    files: dict[str, int]  # by their names: the size that each has, as long as it is undamaged
     origin: dict = dataclasses.field(default_factory=dict)  # the text and the settings that it was made from
     version: int = VERSION
 
-    def digest(self, split: str) -> str:
-        """Of the split's tokens, wherever the folder lies."""
-        names = [f"{split}{suffix}" for suffix in (TOKENS, DOCUMENTS, SENTENCES)]
-        checksums = [self.files[name]["sha256"] for name in (*names, CHARACTERS) if name in self.files]
-        return hashlib.sha256(json.dumps([self.vocab_size, self.tokenizer, checksums]).encode()).hexdigest()
-
-    def damage(self, folder: Path, verify: bool = False) -> str | None:
-        """What is wrong with the first damaged file; None if none is. Reads the files to `verify` their checksums."""
-        for name, record in self.files.items():
-            path, size = folder / name, record["size"]
-            if not path.is_file():
-                return f"{path} is damaged: it is missing"
-            if path.stat().st_size != size:
-                return f"{path} is damaged: it has {path.stat().st_size} bytes instead of {size}"
-            if verify and sha256(path) != record["sha256"]:
-                return f"{path} is damaged: its checksum differs"
-        return None
-
 
 def read_manifest(folder: Path) -> Manifest:
-    """Raises FileNotFoundError if the folder holds no corpus, or none that was finished, and ValueError for a manifest
-    of another version or one that was changed."""
+    """What the corpus in a folder consists of, whose files all have their sizes.
+
+    Raises FileNotFoundError if the folder holds no corpus, or none that was finished, OSError for a damaged one, and
+    ValueError for a manifest of another version or one that was changed.
+    """
     if not (folder / MANIFEST).is_file():
         raise MissingFileError(f"{folder} holds no prepared corpus: it has no {MANIFEST}. Prepare it again")
     values = read_json_object(folder / MANIFEST)
-    if values.get("version") != VERSION:
-        problem = f"{folder}: {MANIFEST} is of version {values.get('version')}, this program reads {VERSION}"
-        raise InputError(f"{problem}. Prepare the corpus in another folder")
-    try:
-        return Manifest(**values)
-    except TypeError as error:
-        problem = f"{folder}: {MANIFEST} was changed ({error})"
-        raise InputError(f"{problem}. Prepare the corpus in another folder") from error
+    problem = f"{folder}: {MANIFEST} is of version {values.get('version')}, this program reads {VERSION}"
+    if values.get("version") == VERSION:
+        try:
+            manifest = Manifest(**values)
+        except TypeError as error:
+            problem = f"{folder}: {MANIFEST} was changed ({error})"
+        else:
+            _check_sizes(folder, manifest)
+            return manifest
+    raise InputError(f"{problem}. Prepare the corpus in another folder")
+
+
+def _check_sizes(folder: Path, manifest: Manifest) -> None:
+    for name, size in manifest.files.items():
+        path = folder / name
+        found = path.stat().st_size if path.is_file() else None
+        if found != size:
+            problem = "is missing" if found is None else f"has {found} bytes instead of {size}"
+            raise FileError(f"{path} is damaged: it {problem}. Remove {folder}, and prepare the corpus again")
 
 
 class Corpus:
@@ -145,7 +139,6 @@ class Corpus:
     Attributes:
         num_tokens: of all documents.
         num_bytes: of the text in UTF-8.
-        digest: of the tokens and their ends, and of the tokenizer.
         split: "train" or "validation".
         name: of the split and its folder, for messages.
         documents, sentences: where they end.
@@ -153,7 +146,7 @@ class Corpus:
     """
 
     def __init__(self, folder: Path, manifest: Manifest, split: str):
-        self.folder, self.vocab_size, self.digest = folder, manifest.vocab_size, manifest.digest(split)
+        self.folder, self.vocab_size = folder, manifest.vocab_size
         self.split, self.num_bytes = split, manifest.num_bytes[split]
         self.name = f"the {'training' if split == 'train' else 'held-out'} text in {folder}"
         self._tokens = FileArray(folder / f"{split}{TOKENS}", np.dtype(f"<u{manifest.token_size}"))
@@ -194,8 +187,6 @@ class Corpus:
         if split not in manifest.num_bytes:
             splits = ", ".join(manifest.num_bytes)
             raise InputError(f"{folder}: {MANIFEST} lists no split {split!r}, but {splits}")
-        if damage := manifest.damage(folder):
-            raise FileError(f"{damage}. Prepare the corpus again from its text")
         return cls(folder, manifest, split)
 
 
@@ -237,13 +228,12 @@ def write_words(folder: Path, words: Sequence[str], characters: np.ndarray) -> N
     np.save(folder / CHARACTERS, characters)
 
 
-def record_files(folder: Path) -> dict[str, dict]:
+def sizes_of_files(folder: Path) -> dict[str, int]:
     """What `Manifest.files` says of all files in the folder, which are on the disk then."""
-    records = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    for path in paths:
         sync(path)
-        records[path.relative_to(folder).as_posix()] = {"size": path.stat().st_size, "sha256": sha256(path)}
-    return records
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

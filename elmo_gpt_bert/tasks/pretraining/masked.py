@@ -17,8 +17,7 @@ text, and it cannot be compared with the loss at other shares, lengths or kinds 
 A row is a run of whole sentences. Where the rows begin depends on all sentences before, so their boundaries are
 computed in one pass and kept with the tokens, in a file from which any row is read at once:
 
-    FOLDER/rows/SEGMENTS-LENGTH-DIGEST.rows    32 bytes that identify corpus and partition, then int64: the first
-                                               token of each row, and the number of tokens of the corpus
+    FOLDER/rows/SPLIT-SEGMENTS-LENGTH.rows    int64: the first token of each row, and the number of all tokens
 
 Pairs are drawn as by the released code. Segment A is the first sentences of a row, up to a random one. With
 probability 1/2, and always if the row is a single sentence, segment B begins at a random sentence of another document;
@@ -29,7 +28,6 @@ elsewhere. Here rows are read in any order, and their boundaries are fixed: such
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -56,8 +54,6 @@ if TYPE_CHECKING:
 
 CONTINUATION = "##"
 ROWS_AT_MOST = 100_000  # that are counted
-VERSION = 1  # of the partition
-HEADER = 32  # bytes
 BLOCK = 1 << 22  # tokens
 SHORT_TARGETS = 0.1
 SEGMENTS = Parameter("segments")
@@ -124,19 +120,18 @@ class Segments(StrEnum):
         return length - (3 if self is Segments.NEXT_SENTENCE else 2)
 
 
-class Rows:
+class Rows(FileArray):
     """Where each row begins and ends, memory-mapped. Pickling keeps the path only."""
 
     def __init__(self, path: Path):
-        self._file = FileArray(path, ENDS)
+        super().__init__(path, ENDS)
 
     def __len__(self) -> int:
-        return len(self._file) - HEADER // ENDS.itemsize - 1
+        return super().__len__() - 1
 
     def bounds(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The first tokens of these rows, and the tokens after their last ones."""
-        boundaries = self._file.values[HEADER // ENDS.itemsize :]
-        return boundaries[numbers], boundaries[numbers + 1]
+        return self.values[numbers], self.values[numbers + 1]
 
 
 def open_rows(corpus: Corpus, segments: Segments, length: int) -> Rows:
@@ -149,32 +144,20 @@ def open_rows(corpus: Corpus, segments: Segments, length: int) -> Rows:
         OSError: if the file cannot be written.
     """
     check_corpus(corpus, segments, length)
-    path = corpus.folder / "rows" / f"{segments}-{length}-{corpus.digest[:16]}.rows"
-    header = hashlib.sha256(f"{VERSION} {segments} {length} {corpus.digest}".encode()).digest()
-    if not _is_complete(path, header, corpus.num_tokens):
+    path = corpus.folder / "rows" / f"{corpus.split}-{segments}-{length}.rows"
+    if not path.is_file():
         with writing(path):
             path.parent.mkdir(exist_ok=True)
             with FileLock(path.with_suffix(".lock")):
-                if not _is_complete(path, header, corpus.num_tokens):  # another process may have made it
-                    _write_rows(path, header, corpus, segments, length)
+                if not path.is_file():  # another process may have made it
+                    _write_rows(path, corpus, segments, length)
     return Rows(path)
 
 
-def _write_rows(path: Path, header: bytes, corpus: Corpus, segments: Segments, length: int) -> None:
+def _write_rows(path: Path, corpus: Corpus, segments: Segments, length: int) -> None:
     with new_file(path) as temporary, temporary.open("wb") as file:
-        file.write(header)
-        for starts in find_rows(corpus, segments, length):
+        for starts in (*find_rows(corpus, segments, length), np.array([corpus.num_tokens])):
             file.write(starts.astype(ENDS).tobytes())
-        file.write(np.array([corpus.num_tokens], ENDS).tobytes())
-
-
-def _is_complete(path: Path, header: bytes, num_tokens: int) -> bool:
-    if not path.is_file() or path.stat().st_size < HEADER + ENDS.itemsize:
-        return False
-    with path.open("rb") as file:
-        start = file.read(HEADER)
-        file.seek(-ENDS.itemsize, 2)
-        return start == header and int(np.frombuffer(file.read(), ENDS)[0]) == num_tokens
 
 
 def check_corpus(corpus: Corpus, segments: Segments, length: int) -> None:

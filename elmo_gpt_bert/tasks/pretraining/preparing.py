@@ -35,7 +35,7 @@ from elmo_gpt_bert.tasks.pretraining.corpus import (
     SplitWriter,
     Tokens,
     read_manifest,
-    record_files,
+    sizes_of_files,
     token_type,
     write_manifest,
     write_words,
@@ -61,14 +61,13 @@ from elmo_gpt_bert.tasks.pretraining.vocabulary import (
 from elmo_gpt_bert.tasks.rows import is_held_out, listed
 from elmo_gpt_bert.training.errors import (
     ExistingFileError,
-    FileError,
     FolderInUseError,
     InputError,
     LaunchError,
     MissingFileError,
     Parameter,
 )
-from elmo_gpt_bert.training.files import acquire_lock, new_folder, remove_folder, writing
+from elmo_gpt_bert.training.files import acquire_lock, new_folder, writing
 
 
 if TYPE_CHECKING:
@@ -105,7 +104,6 @@ def prepare(
     tokenizer: PreTrainedTokenizerBase | None = None,
     do_lower_case: bool | None = None,
     processes: int = 1,
-    verify: bool = False,
     evaluates: bool = True,
 ) -> PreparedText:
     """Prepares the text in a folder, or opens what was prepared there before, which any number of processes may do.
@@ -114,7 +112,6 @@ def prepare(
         config: of the model; without a `tokenizer`, its type and size decide what is made.
         do_lower_case: for a tokenizer that is made; None leaves it to the tokenizer's class.
         processes: to tokenize with. The files do not depend on their number.
-        verify: whether to compare the checksums of all files. By default, it is their sizes.
         evaluates: whether the run needs the text of the source's `validation_file`, if it names one.
 
     Raises:
@@ -124,22 +121,12 @@ def prepare(
     refuse_characters(tokenizer)
     folder = Path(folder).resolve()  # a link may lead to another disk
     preparation = _Preparation(folder, source, config, tokenizer, do_lower_case, processes, evaluates)
-    if not preparation.is_complete(verify):
+    if not preparation.is_complete():
         with _locked(folder):
-            if not preparation.is_complete(verify):  # as another process may have left it since
+            if not preparation.is_complete():  # as another process may have left it since
                 with new_folder(folder) as temporary:
                     preparation.write(temporary)
-                    _remove_damaged(folder)
     return preparation.open()
-
-
-def _remove_damaged(folder: Path) -> None:
-    """Removes a damaged corpus, if there is one. Until nothing else is left, it stays one by its manifest."""
-    if folder.is_dir():
-        for path in folder.iterdir():
-            if path.name != MANIFEST:
-                remove_folder(path) if path.is_dir() else path.unlink()
-        remove_folder(folder)
 
 
 @contextlib.contextmanager
@@ -169,27 +156,33 @@ class _Preparation:
     processes: int
     evaluates: bool
 
-    def is_complete(self, verify: bool) -> bool:
-        """Whether there is a corpus, and it is undamaged.
+    def is_complete(self) -> bool:
+        """Whether there is a corpus.
 
-        Raises ValueError if it was made from something else, and OSError if it is damaged and its text is gone, and
-        for a folder with other content.
+        Raises ValueError if it was made with other settings or from other text, and OSError if it is damaged, and for
+        a folder with other content.
         """
-        manifest = self._manifest()
-        if manifest is None:
+        if not (self.folder / MANIFEST).is_file():
             if self.folder.is_dir() and any(self.folder.iterdir()):
                 problem = f" {self.folder} is not empty and holds no corpus: choose another folder"
                 raise ExistingFileError(FOLDER, problem)
             return False
-        files = self._files(manifest)
-        self._compare(manifest, files)
-        damage = manifest.damage(self.folder, verify)
-        if damage and files is None:
-            raise FileError(f"{damage}, and the text is gone: put it back, and start again")
-        return damage is None
+        manifest = read_manifest(self.folder)
+        if change := changed_setting(self._settings(manifest), manifest.origin["settings"]):
+            self._refuse(f"with {change}")
+        try:
+            files = self.source.files()
+        except MissingFileError:
+            if manifest.origin["names"] != self._names():
+                raise
+        else:  # the text is not gone
+            if change := changed_file(describe(files), manifest.origin["files"]):
+                self._refuse(f"from another text: {change} changed since")
+        return True
 
     def open(self) -> PreparedText:
-        manifest, tokenizer = read_manifest(self.folder), self._load_tokenizer(self.folder)
+        manifest = read_manifest(self.folder)
+        tokenizer = self._load_tokenizer(self.folder)
         if digest(tokenizer) != manifest.tokenizer:
             self._refuse(f"with another tokenizer than that in {self.folder / TOKENIZER}")
         splits = {split: Corpus.open(self.folder, split) for split in manifest.num_bytes}
@@ -197,16 +190,15 @@ class _Preparation:
 
     def write(self, folder: Path) -> None:
         """Writes the corpus to an empty folder."""
-        former = self._manifest()  # of a damaged corpus
-        files, settings = self._files(former), self._settings(former)
-        origin = {"settings": settings, "names": self._names(), "files": describe(files)}
+        files = self.source.files(self.evaluates)
+        origin = {"settings": self._settings(), "names": self._names(), "files": describe(files)}
         texts = self.source.texts(files)
         text = (texts, self.source.share(texts), PIECE_SIZE)
         words, counts, rule = None, None, self.source.sentences
         if self._reads_words:
             reader = self.tokenizer or tokenizer_class(self.config)()
             counts = count_words(read_pieces(*text, "count words"), reader, rule, self.processes)
-        if isinstance(settings["tokenizer"], dict):
+        if self._makes_tokenizer:
             _save(self._make_tokenizer(partial(training_texts, *text), counts), folder / TOKENIZER)
         tokenizer = self._load_tokenizer(folder)
         if counts is not None:
@@ -214,14 +206,14 @@ class _Preparation:
             write_words(folder, words, vocabulary.rows_of_characters(tokenizer, words))
         kind, encoder = token_type(len(words or tokenizer)), Encoder(tokenizer, words)
         num_bytes = write_tokens(folder, read_pieces(*text, "write tokens"), encoder, rule, kind, self.processes)
-        if change := changed_file(files, origin["files"]):
+        if change := changed_file(describe(files), origin["files"]):
             self._refuse(f"from another text: {change} changed while it was read")
         for split, name in (("train", "training"), ("validation", "held-out")):
             if split in texts and split not in num_bytes:
                 named = listed([*map(str, files.get(split, [self.source.dataset_name]))])
                 raise InputError(f"the {name} text, {named}, has no tokens: give another")
         size = len(tokenizer if words is None else tokenizer.targets)
-        manifest = Manifest(size, kind.itemsize, digest(tokenizer), num_bytes, record_files(folder), origin)
+        manifest = Manifest(size, kind.itemsize, digest(tokenizer), num_bytes, sizes_of_files(folder), origin)
         write_manifest(folder, manifest)
 
     # The tokenizer
@@ -239,8 +231,6 @@ class _Preparation:
         self, texts: Callable[[], Iterator[list[str]]], counts: Counter[str] | None
     ) -> PreTrainedTokenizerBase:
         """A tokenizer from the training text or, of words, from their counts."""
-        if not self._makes_tokenizer:
-            return self.tokenizer  # which was made from this text before
         if counts is None:
             return vocabulary.train_subwords(self.config, texts, self.do_lower_case)
         words = vocabulary.word_vocabulary(counts, getattr(self.config, size_field(self.config)))
@@ -253,23 +243,10 @@ class _Preparation:
 
     # Whether it is the same text
 
-    def _manifest(self) -> Manifest | None:
-        """What the folder holds; None if it holds no corpus."""
-        return read_manifest(self.folder) if (self.folder / MANIFEST).is_file() else None
-
-    def _files(self, manifest: Manifest | None) -> dict[str, list[Path]] | None:
-        """The files of the text; None if they are gone and there is a corpus, which was made from them."""
-        try:
-            return self.source.files(self.evaluates or manifest is not None)
-        except MissingFileError:
-            if manifest is not None and manifest.origin["names"] == self._names():
-                return None
-            raise
-
     def _names(self) -> list[str | None]:
         return [self.source.train_file, self.source.validation_file]
 
-    def _settings(self, manifest: Manifest | None) -> dict[str, Any]:
+    def _settings(self, manifest: Manifest | None = None) -> dict[str, Any]:
         """What decides the tokens besides the text.
 
         A model that was trained on the corpus comes with the corpus' tokenizer, which is then no other one.
@@ -283,17 +260,6 @@ class _Preparation:
         if manifest is not None and manifest.tokenizer == tokenizer:
             tokenizer = manifest.origin["settings"]["tokenizer"]
         return settings | {"tokenizer": tokenizer}
-
-    def _compare(self, manifest: Manifest, files: dict[str, list[Path]] | None) -> None:
-        """Raises ValueError if the corpus was made with other settings, or from other text than that of the files."""
-        if change := changed_setting(self._settings(manifest), manifest.origin["settings"]):
-            self._refuse(f"with {change}")
-        if files is not None and (change := changed_file(files, manifest.origin["files"])):
-            self._refuse(f"from another text: {change} changed since")
-        if manifest != read_manifest(self.folder):  # the files are of another time
-            # So that the next start need not read the text. Where nothing can be written, it does.
-            with contextlib.suppress(OSError), _locked(self.folder):
-                write_manifest(self.folder, manifest)
 
     def _refuse(self, change: str) -> None:
         remedy = ("Undo the change, remove the folder, or choose another ", FOLDER)

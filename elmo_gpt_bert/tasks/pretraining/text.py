@@ -305,8 +305,11 @@ class TextSource:
 # Whether it is the same
 
 
-def describe(files: Mapping[str, list[Path]]) -> dict[str, list[dict]]:
-    """The name, size, time and SHA-256 of each file of the splits.
+Digests = dict[str, list[list[str]]]  # split -> the name and the SHA-256 of each file
+
+
+def describe(files: Mapping[str, list[Path]]) -> Digests:
+    """The name and the SHA-256 of each file of the splits.
 
     Raises ValueError for held-out text that is a copy of training text.
     """
@@ -314,31 +317,19 @@ def describe(files: Mapping[str, list[Path]]) -> dict[str, list[dict]]:
     for file in files.get("validation", ()):
         if file.stat().st_size and (copy := trained.get(file_digest(file))):
             raise InputError(f"the held-out text {file} is a copy of {copy}, which is trained on: leave one out")
-    return {split: [_describe(file) for file in paths] for split, paths in files.items()}
+    return {split: [[file.name, file_digest(file)] for file in paths] for split, paths in files.items()}
 
 
-def _describe(file: Path) -> dict[str, Any]:
-    status = file.stat()
-    return {"name": file.name, "size": status.st_size, "mtime": status.st_mtime_ns, "sha256": file_digest(file)}
-
-
-def changed_file(files: Mapping[str, list[Path]], described: dict[str, list[dict]]) -> str | None:
-    """What differs between the files and those that were described, or None.
-
-    Only files of another time are read. If their content is the same, the description gets the time.
-    """
-    for split in {*files, *described}:
-        paths, records = files.get(split, []), described.get(split, [])
-        names, former = [path.name for path in paths], [record["name"] for record in records]
-        if names != former:
-            differing = sorted({*names} ^ {*former}) or names
+def changed_file(now: Digests, former: Digests) -> str | None:
+    """What differs between the files and those that were described before, or None."""
+    for split in {*now, *former}:
+        names, names_before = ([name for name, _ in files.get(split, [])] for files in (now, former))
+        if names != names_before:
+            differing = sorted({*names} ^ {*names_before}) or names
             return f"the files of its {split} text, {differing[0]} among them"
-        for path, record in zip(paths, records, strict=True):
-            status = path.stat()
-            has_same_size = status.st_size == record["size"]
-            if not has_same_size or (status.st_mtime_ns != record["mtime"] and file_digest(path) != record["sha256"]):
-                return f"the file {path}"
-            record["mtime"] = status.st_mtime_ns
+        for file, file_before in zip(now[split], former[split], strict=True):
+            if file != file_before:
+                return f"the file {file[0]}"
     return None
 
 

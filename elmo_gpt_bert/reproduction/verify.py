@@ -1,0 +1,107 @@
+"""Whether published weights compute here what they compute in other code, for the table `verify`.
+
+BERT and GPT are compared with transformers' classes. A released ELMo is compared with the vectors that its authors
+computed: bilm-tf has a small one beside its tests. Both read the same files, in float32.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import AutoTokenizer, BertForPreTraining, OpenAIGPTLMHeadModel, PreTrainedModel
+
+from elmo_gpt_bert.training.errors import LaunchError
+from modeling import ElmoTokenizer, ZooBertForPreTraining, ZooGPTLMHeadModel, elmo_from_released
+
+
+MOST = 1e-5  # of the largest number
+CLASSES = {"bert-base": (ZooBertForPreTraining, BertForPreTraining), "gpt": (ZooGPTLMHeadModel, OpenAIGPTLMHeadModel)}
+SENTENCES = (
+    "He sat down on the bank of the river and counted his money.",
+    "The bank was closed.",
+    "Nobody in the village could say who owned the old house by the water, which had been empty since the war.",
+)
+RELEASE = Path("bilm-tf/tests/fixtures/model")  # below --data_root
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A model, what it was compared with, and the largest difference relative to the largest number."""
+
+    model: str
+    reference: str
+    difference: float
+
+    @property
+    def is_equal(self) -> bool:
+        return self.difference <= MOST  # False for NaN, too
+
+    def __str__(self) -> str:
+        verdict = "equal" if self.is_equal else "NOT EQUAL"
+        return f"{self.model} and {self.reference} differ by {self.difference:.1e}, at most {MOST:.0e}: {verdict}"
+
+
+def check(models: Mapping[str, str], data: Path) -> None:
+    """Compares the models of these names, folders or models of the Hub, and the release below `data`, if it is there.
+
+    Raises LaunchError for those that are not equal.
+    """
+    comparisons = []
+    for name, (ours, theirs) in CLASSES.items():
+        comparisons.append(compare_with_transformers(models[name], ours, theirs))
+        print(comparisons[-1])
+    if (data / RELEASE).is_dir():
+        comparisons.append(compare_with_release(data / RELEASE))
+        print(comparisons[-1])
+    else:
+        print(
+            f"no {data / RELEASE}, so no ELMo is compared: git clone https://github.com/allenai/bilm-tf {data}/bilm-tf"
+        )
+    if wrong := [comparison.model for comparison in comparisons if not comparison.is_equal]:
+        raise LaunchError(f"{', '.join(wrong)}: the weights compute something else here, so nothing is trained")
+
+
+def compare_with_transformers(
+    name: str, ours: type[PreTrainedModel], theirs: type[PreTrainedModel], sentences: tuple[str, ...] = SENTENCES
+) -> Comparison:
+    """All scores of a padded batch of sentences, apart from padding."""
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    rows = [tokenizer(sentence)["input_ids"] for sentence in sentences]
+    longest = max(map(len, rows))
+    mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
+    inputs = {"input_ids": torch.tensor([row + [0] * (longest - len(row)) for row in rows]), "attention_mask": mask}
+    outputs = []
+    for model_class in (ours, theirs):
+        model = model_class.from_pretrained(name, dtype=torch.float32).eval()
+        with torch.no_grad():
+            scores = model(**inputs, return_dict=True).to_tuple()
+        # (B, T, V) of tokens, and for BERT (B, 2) of the next sentence
+        outputs.append(torch.cat([(each[mask.bool()] if each.dim() == 3 else each).flatten() for each in scores]))
+    return Comparison(name, "transformers", difference(*outputs))
+
+
+def compare_with_release(folder: Path) -> Comparison:
+    """ELMo's upper layer, of sentences that the released code has read in batches, each going on from the last."""
+    import h5py
+
+    model = elmo_from_released(folder / "options.json", folder / "lm_weights.hdf5", state="carry")
+    tokenizer = ElmoTokenizer(max_characters_per_token=model.config.max_characters_per_token)
+    rows = json.loads((folder / "lm_embeddings_sentences.json").read_text(encoding="utf-8"))
+    outputs, published = [], []
+    for number, sentences in enumerate(zip(*rows, strict=True)):
+        words = [sentence.split() for sentence in sentences]
+        batch = tokenizer(words, is_split_into_words=True, padding=True, return_tensors="pt")
+        with torch.no_grad():
+            top = model(**batch, output_hidden_states=True).hidden_states[-1]  # (B, T, 2 P)
+        for row, sentence in enumerate(words):
+            with h5py.File(folder / f"lm_embeddings_{row}.hdf5") as file:
+                forward, backward = torch.tensor(file[str(number)][()])  # (T, P) each
+            outputs.append(top[row, : len(sentence)].flatten())
+            published.append(torch.cat([forward, backward], -1).flatten())
+    return Comparison(str(folder), "its authors' vectors", difference(torch.cat(outputs), torch.cat(published)))
+
+
+def difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    return float((ours - theirs).abs().max() / theirs.abs().max())
