@@ -210,7 +210,8 @@ def test_sigterm_outside_training_is_one_line_that_says_what_to_do():
         time.sleep(60)
 
     started, reading = command_on_a_pipe(told)
-    assert os.read(reading, 200) == b"interrupted: what was finished is kept, and --resume continues from it\n"
+    with open(reading, "rb") as output:
+        assert output.readline() == b"interrupted: what was finished is kept, and --resume continues from it\n"
     wait([started])
 
 
