@@ -4,8 +4,9 @@
         --max_train_words 1000000 --output_dir runs/context2vec --compare checkpoints/elmo-books checkpoints/bert-books
 
 It writes out Melamud, Goldberger and Dagan, context2vec: Learning Generic Context Embedding with Bidirectional LSTM,
-CoNLL 2016, and names its sections and equations. The model fills a blank with the words whose vectors are nearest to
-that of the sentence around it. With --compare, ELMo's two directions and BERT's mask fill the same blanks.
+CoNLL 2016: the equations of its section 2, which are numbered here from 1 to 5. The model fills a blank with the words
+whose vectors are nearest to that of the sentence around it. With --compare, ELMo's two directions and BERT's mask fill
+the same blanks.
 
 Shapes: B sentences of T words, V words of the vocabulary, K negative words, H numbers of a vector.
 
@@ -33,7 +34,7 @@ from modeling import ElmoForPreTraining, ElmoTokenizer, ZooBertForMaskedLM
 from modeling.elmo.pipeline_elmo import ElmoFillMaskPipeline
 
 
-EMBEDDING, CELLS, H = 100, 200, 200  # the article has 300, 600 and 600 (table 1)
+EMBEDDING, CELLS, H = 100, 200, 200  # the article has 300, 600 and 600
 NEGATIVES, POWER = 10, 0.75  # k of equation 4, and alpha of the negative words' distribution
 LONGEST = 64  # words of a sentence; longer ones are left out
 WORDS_AT_ONCE, LEARNING_RATE = 1000, 1e-3  # of an update; of Adam
@@ -45,7 +46,7 @@ Blank = tuple[str, str]  # a text with a mask, and the word that was there
 Fill = Callable[[str, list[str], int], list[str]]  # (text, candidates, how many) -> the best answers
 
 
-# The model (section 2.2)
+# The model (section 2)
 
 
 class Context2Vec(nn.Module):
@@ -107,7 +108,7 @@ class Context2Vec(nn.Module):
 
 
 def batches(sentences: Sequence[list[int]]) -> Iterator[torch.Tensor]:
-    """Yields (B, T) sentences of equal length, in random order (section 4.1)."""
+    """Yields (B, T) sentences of equal length, in random order."""
     lengths = defaultdict(list)
     for place in torch.randperm(len(sentences)).tolist():
         if 1 < len(sentences[place]) <= LONGEST:
@@ -119,7 +120,7 @@ def batches(sentences: Sequence[list[int]]) -> Iterator[torch.Tensor]:
 
 
 def train(text: Text, sentences: Sequence[list[int]], epochs: int, seed: int) -> Context2Vec:
-    """Climbs equation 4 by Adam, as the article does (section 4.1)."""
+    """Climbs equation 4 by Adam, as the article does."""
     torch.manual_seed(seed)
     accelerator = Accelerator()
     model = Context2Vec(text.counts).to(accelerator.device)

@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     parser.add_argument("script", choices=ARGUMENTS, help="whose data, features and scores are used")
     parser.add_argument("flags", nargs=argparse.REMAINDER, help="of the script")
     name, words = vars(parser.parse_args(argv)).values()
-    script = importlib.import_module(name)
+    script = importlib.import_module(f"elmo_gpt_bert.scripts.{name}")
     args = parse_arguments(getattr(script, ARGUMENTS[name]), words)
     set_seed(args.seed)
     task = script.load(args)

@@ -191,7 +191,7 @@ def bilm_probabilities(folder: str, words: Sequence[str], sentences: Sequence[li
 
 
 def perplexity(probabilities: np.ndarray) -> float:
-    """The geometric mean of 1 / P (section 1)."""
+    """The geometric mean of 1 / P."""
     return float(np.exp(-np.log(probabilities).mean()))
 
 
@@ -232,7 +232,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     by = {"kneser_ney": kneser_ney(windows.numpy(), held_out.numpy(), len(words))}
     model = train(windows, len(words), args.direct, args.num_train_epochs, args.seed)
     by["neural"] = probabilities(model, held_out)
-    by["mixture"] = (by["neural"] + by["kneser_ney"]) / 2  # section 4.2
+    by["mixture"] = (by["neural"] + by["kneser_ney"]) / 2  # equal weights
     if args.bilm:
         by["bilm"] = np.concatenate([*bilm_probabilities(args.bilm, words, text)])
     results = {f"eval_perplexity_{name}": perplexity(each) for name, each in by.items()}

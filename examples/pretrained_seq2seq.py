@@ -40,7 +40,7 @@ PIECES, H, DROPOUT = 3000, 128, 0.2  # pieces of each language; the article's st
 BATCH, LEARNING_RATE, CLIP = 32, 2e-3, 5.0
 EVALUATIONS, LONGEST = 10, 50  # how often the loss of val is computed; pieces of a translation
 PAD, BEGIN, END = 0, 1, 2  # <pad>, <s> and </s>
-VARIANTS = {  # what is left out (figure 3)
+VARIANTS = {  # what is left out
     "none": set(),
     "encoder": {"encoder"},  # its weights are random at the beginning, only the decoder's are pre-trained
     "decoder": {"decoder"},

@@ -38,7 +38,7 @@ from modeling.elmo.modeling_elmo_layers import max_pool, mean_pool
 DECAY = 2.6  # of the learning rate, from a layer to the one below it (section 3.2)
 CUT, RATIO = 0.1, 32  # cut_frac and ratio of equation 3
 LM_RATE, RATE, BETAS = 2e-3, 5e-3, (0.7, 0.99)  # eta_max of steps 2 and 3, and Adam's averages (section 4.1)
-BATCH, HIDDEN, DROPOUT = 32, 50, 0.1  # the article drops 0.4 of what the classifier reads
+BATCH, HIDDEN, DROPOUT = 32, 50, 0.1
 VARIANTS = ("none", "lm", "discriminative", "slanted", "unfreezing", "pretraining")
 
 Labelled = list[tuple[list[str], int]]  # the words of each sentence, and its class

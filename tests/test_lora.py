@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from transformers import AutoTokenizer, BertTokenizer
 
 from examples import lora
 from modeling import ZooBertConfig, ZooBertForMaskedLM
+from tests.conftest import ROOT
 from tests.glue_sample import write_csv, write_model, write_vocabulary
 from tests.ner_sample import write_json
 
@@ -61,3 +64,9 @@ def test_an_adapter_of_other_weights_is_refused(tmp_path, base):
     save_file(weights, other / "model.safetensors")
     with pytest.raises(ValueError, match="adapter was trained on base with other weights than .*other: train it anew"):
         lora.load_adapter(tmp_path / "adapter", str(other))
+
+
+def test_the_program_finds_the_script_from_the_root_of_the_repository():
+    words = [sys.executable, "examples/lora.py", "run_glue", "--nonsense"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert "unknown argument --nonsense" in done.stderr and "Traceback" not in done.stderr, done.stderr
