@@ -125,6 +125,10 @@ class SquadArguments(DataArguments):
         super().__post_init__()
         if self.do_predict and self.test_file is None:
             raise InputError("--do_predict answers the questions of a --test_file: give one")
+        if self.null_score_diff_threshold is not None and not self.version_2_with_negative:  # 0 is a threshold, too
+            raise InputError(
+                "--null_score_diff_threshold is for questions without answers: add --version_2_with_negative"
+            )
         if self.metric == "cmrc2018" and self.version_2_with_negative:
             raise InputError("--metric cmrc2018 is for questions with answers: leave --version_2_with_negative out")
 

@@ -70,6 +70,7 @@ def read(argv: list[str]):
         (["--max_answer_length", "-1"], "--max_answer_length must be positive, not -1"),
         (["--doc_stride", "-1"], "--doc_stride must be 0 or more, not -1"),
         (["--null_score_diff_threshold", "1"], "has no effect with --version_2_with_negative False: leave"),
+        (["--null_score_diff_threshold", "0"], "is for questions without answers: add --version_2_with_negative"),
         (["--null_score_diff_threshold", "nan", "--version_2_with_negative"], "must be a finite number, not nan"),
         (["--max_eval_samples", "0"], "--max_eval_samples must be positive, not 0"),
         (["--do_stride", "1"], "unknown argument --do_stride; did you mean --doc_stride?"),

@@ -142,7 +142,11 @@ def damage(folder: Path) -> str | None:
     if not sums or len(sizes) + len(sums) != text.count("\n") or sizes.keys() not in (sums.keys(), set()):
         return f"{SHA256SUMS} itself is damaged"
     for name, digest in sums.items():
-        if problem := _damage_of(folder, name, digest, sizes.get(name)):
+        try:
+            problem = _damage_of(folder, name, digest, sizes.get(name))
+        except OSError as error:  # of a disk that fails
+            problem = f"{name[:200]}: {error.strerror}"
+        if problem:
             return problem
     unlisted = [path.name for path in loadable_files(folder) if path.name not in sums]
     return f"{unlisted[0]} is not in {SHA256SUMS}, but would be read" if unlisted else None
