@@ -390,6 +390,7 @@ def test_a_vocabulary_that_the_bilm_has_no_room_for_is_one_line_before_the_work(
         (["--do_predict"], "unknown argument --do_predict; --help lists all flags"),
         (["--final_seq_length", "31"], "give their number, --max_steps"),
         (["--final_share", "0.5"], "--final_share 0.5 has no effect with --final_seq_length None"),
+        (["--final_share", "0"], "--final_share 0 leaves no update for --final_seq_length: leave both out"),
         (
             ["--final_share", "0", "--final_seq_length", "31", "--max_steps", "9"],
             "--final_share 0 leaves no update for --final_seq_length: leave both out",

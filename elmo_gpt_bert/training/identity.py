@@ -3,7 +3,7 @@
 A run's identity is a dictionary of its arguments and of digests of what it reads: the data, the tokenizer, and the
 model that it begins with. No name or place of a file is in it, so that data may move, or be named another way.
 metrics.json has it and, with the configuration, the progress.json of a checkpoint. A run and its continuation
-have the same identity, except for the length of a run that --resume makes longer.
+have the same identity, except for a length and a schedule that change nothing up to the checkpoint.
 """
 
 from __future__ import annotations

@@ -197,7 +197,9 @@ def _read_finished(output: Path, args: RunArguments) -> dict[str, Any] | None:
         if not output_folder.matching_folders(output, output_folder.CHECKPOINT):
             raise
         return None
-    return None if record is None or output_folder.damage(output) else record
+    if record is None or "runs" in record:  # those of several seeds have folders of their own
+        return None
+    return None if output_folder.damage(output) else record
 
 
 def _build_compute(task: Task, args: RunArguments, accelerator: Accelerator) -> Compute:
