@@ -86,7 +86,7 @@ class GlueArguments(DataArguments):
     pairs: ClassVar[tuple[Pair, ...]] = (
         *DATA_PAIRS,
         Pair(OWN_DATA, "task_name data_dir", about=FOR_OWN_FILES),
-        Pair("task_name", FOR_OWN_FILES),
+        OneWay("task_name", FOR_OWN_FILES, lambda args: args.task_name is not None),
         OneWay("do_train", "problem_type", lambda args: not args.do_train),
         OneWay("do_eval", "metric_name", lambda args: not args.do_eval),
     )

@@ -94,7 +94,8 @@ class NerArguments(DataArguments):
         *DATA_PAIRS,
         Pair("data_dir", "dataset_name dataset_config_name", about=COLUMNS),
         Pair(OWN_DATA, "data_dir dataset_name dataset_config_name", about=COLUMNS),
-        Pair("data_dir dataset_name", "tag_names"),
+        OneWay("data_dir", "tag_names", lambda args: args.data_dir is not None),
+        OneWay("dataset_name", "tag_names", lambda args: args.dataset_name is not None),
         OneWay("do_train", "tag_scheme features", lambda args: not args.do_train),
     )
 

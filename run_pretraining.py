@@ -167,8 +167,11 @@ class PretrainingArguments(RunArguments):
     def _check_length_of_run(self) -> None:
         if self.final_seq_length is not None and self.max_steps <= 0:
             raise InputError("--final_seq_length begins after a share of the updates: give their number, --max_steps")
-        if self.final_share == 0:
-            raise InputError("--final_share 0 leaves no update for --final_seq_length: leave both out")
+        if self.final_seq_length is not None and self.final_share == 0:
+            raise InputError(
+                "--final_share 0 leaves no update for --final_seq_length: leave both out or, where a recipe has them, "
+                "give --final_seq_length the length of --max_seq_length"
+            )
 
 
 @dataclass

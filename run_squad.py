@@ -54,7 +54,6 @@ from elmo_gpt_bert.training.arguments import (
     DATA_PAIRS,
     DataArguments,
     NonNegativeInt,
-    OneWay,
     Pair,
     PositiveInt,
     flag,
@@ -79,10 +78,10 @@ class SquadArguments(DataArguments):
     A split comes from its file or, if it has none, from --data_dir or --dataset_name.
     """
 
+    mixes_sources: ClassVar[bool] = True
     pairs: ClassVar[tuple[Pair, ...]] = (
         *DATA_PAIRS,
         Pair("data_dir", "dataset_name"),
-        OneWay("version_2_with_negative", "null_score_diff_threshold", lambda args: not args.version_2_with_negative),
         Pair(
             "train_file validation_file validation_split_percentage",  # no folder has the questions of a --test_file
             "data_dir dataset_name",
@@ -125,7 +124,7 @@ class SquadArguments(DataArguments):
         super().__post_init__()
         if self.do_predict and self.test_file is None:
             raise InputError("--do_predict answers the questions of a --test_file: give one")
-        if self.null_score_diff_threshold is not None and not self.version_2_with_negative:  # 0 is a threshold, too
+        if self.null_score_diff_threshold is not None and not self.version_2_with_negative:
             raise InputError(
                 "--null_score_diff_threshold is for questions without answers: add --version_2_with_negative"
             )

@@ -1,13 +1,15 @@
 """What happened to a folder since its SHA256SUMS was written, as sha256sum sees it too."""
 
+import errno
 import os
 import random
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
-from elmo_gpt_bert.training import files
+from elmo_gpt_bert.training import files, output_folder
 from elmo_gpt_bert.training.files import sync
 from elmo_gpt_bert.training.output_folder import SHA256SUMS, damage, verify_checksums, write_checksums
 
@@ -196,3 +198,12 @@ def test_windows_opens_no_folder_and_syncs_what_may_be_written(folder, monkeypat
     sync(folder)
     sync(folder / "config.json")
     assert opened == [(folder / "config.json", os.O_RDWR)]
+
+
+@pytest.mark.parametrize("name", [SHA256SUMS, "model.safetensors"])
+def test_a_file_that_the_disk_does_not_give_is_damaged(name, folder, monkeypatch):
+    def fail(path: Path, *_, **__):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr(*((Path, "read_text") if name == SHA256SUMS else (output_folder, "file_digest")), fail)
+    assert damage(folder).endswith(": Input/output error")

@@ -39,7 +39,7 @@ def refused(argv: list[str], folder: Path, problem: str) -> None:
     """The run is refused in one line, and nothing in the folder has changed."""
 
     def content() -> dict[Path, bytes]:
-        return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".batch.json"}
 
     before = content()
     digests = "[0-9a-f]{16}, not [0-9a-f]{16}: --resume continues the same run, another needs its own --output_dir"

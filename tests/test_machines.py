@@ -21,7 +21,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 import run_glue
 from elmo_gpt_bert.training import launching, loop
 from elmo_gpt_bert.training.errors import InputError
-from elmo_gpt_bert.training.identity import SAMPLES, first_difference, note_samples, run_identity
+from elmo_gpt_bert.training.identity import SAMPLES, first_difference, run_identity
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
 from tests.run_samples import make_run
@@ -82,8 +82,8 @@ def test_a_run_goes_on_with_other_numbers_of_processes_and_says_when_dropout_dra
     assert capfd.readouterr().out.count(f"{said}dropout draws other numbers\n") == 1
     run_glue.main([*flags, *with_batch(4, "--max_steps", "7"), "--output_dir", str(tmp_path / "whole")])
     assert_close(tmp_path / "out", tmp_path / "whole")
-    with pytest.raises(ValueError, match=r"with samples of an update 4, not 3 \(--per_device_train_batch_size x"):
-        run_glue.main([*flags, *with_batch(3, "--max_steps", "7", "--resume")])
+    with pytest.raises(ValueError, match=r"with samples of an update 4, not 2 \(--per_device_train_batch_size x"):
+        run_glue.main([*flags, *with_batch(2, "--max_steps", "7", "--resume")])
 
 
 def test_dropout_draws_the_same_numbers_whatever_the_number_of_processes(flags, tmp_path, capfd):
@@ -129,23 +129,29 @@ def test_an_update_has_the_fewest_equal_batches_that_are_not_too_large(size):
 
 
 def test_a_run_that_is_restarted_by_its_launcher_keeps_its_batch(run, tmp_path, capsys):
+    def began(processes: int, **sizes: int) -> None:
+        (tmp_path / "out").mkdir(exist_ok=True)
+        values = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1, "processes": processes}
+        (tmp_path / "out" / ".batch.json").write_text(json.dumps(values | sizes), encoding="utf-8")
+
     def sizes(**changes: object) -> tuple[int, int]:
         args = launching.keep_global_batch(run(**changes))
         return args.per_device_train_batch_size, args.gradient_accumulation_steps
 
-    note_samples(tmp_path / "out", run(per_device_train_batch_size=12))
+    began(processes=3)
     assert sizes(resume=True) == (4, 3)
     assert "began with 3 processes, now 1" in capsys.readouterr().out
     assert sizes(resume=True, gradient_accumulation_steps=2) == (4, 2)  # of the user's own
     assert sizes() == (4, 1)
+    assert json.loads((tmp_path / "out" / ".batch.json").read_text(encoding="utf-8"))["processes"] == 1
+    (tmp_path / "out" / ".batch.json").unlink()
     (tmp_path / "out" / "checkpoint-2").mkdir()
-    progress = {"identity": {SAMPLES: 8}}  # a record of the run itself says more than what was noted before it
-    (tmp_path / "out" / "checkpoint-2" / "progress.json").write_text(json.dumps(progress), encoding="utf-8")
-    assert sizes(resume=True) == (4, 2)
+    assert sizes(resume=True) == (4, 1) and not (tmp_path / "out" / ".batch.json").exists()
 
 
 def test_processes_that_cannot_share_an_update_are_refused(run, tmp_path, monkeypatch):
-    note_samples(tmp_path / "out", run(per_device_train_batch_size=8))
+    (tmp_path / "out").mkdir()
+    launching.write_batch(tmp_path / "out", run(), processes=2)  # of four examples each
     monkeypatch.setattr(launching, "PartialState", lambda: SimpleNamespace(num_processes=3, is_main_process=True))
     with pytest.raises(InputError, match="2 processes and 8 examples in an update, which 3 processes cannot share"):
         launching.keep_global_batch(run(resume=True))

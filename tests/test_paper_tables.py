@@ -23,7 +23,6 @@ from elmo_gpt_bert.reproduction import report, runner
 from elmo_gpt_bert.reproduction.report import reach, verdict
 from elmo_gpt_bert.reproduction.runner import Folders, plan
 from elmo_gpt_bert.reproduction.tables import MODELS, TABLES, Cell, Place, Published, Row, Table
-from elmo_gpt_bert.training.identity import SAMPLES, recorded_identity
 from tests.conftest import ROOT
 from tests.reproduction_sample import write_models, write_paper_data
 from tests.test_guides import parser_of
@@ -343,7 +342,11 @@ def test_several_processes_make_updates_of_the_recipe_s_size(tmp_path):
     assert runner.executable(step)[:4] == [*step.launcher] and runner.executable(step)[5:] == [*step.words, "--resume"]
     runner.begin(step)
     # With --resume, keep_global_batch makes of these what the processes at hand need (tests/test_machines.py).
-    assert recorded_identity(step.output) == {SAMPLES: 16 * 2}
+    assert json.loads((step.output / ".batch.json").read_text(encoding="utf-8")) == {
+        "per_device_train_batch_size": 16,
+        "gradient_accumulation_steps": 2,
+        "processes": 1,
+    }
 
 
 def test_a_run_that_finished_in_several_processes_is_finished(tmp_path):

@@ -80,7 +80,7 @@ def folder(tmp_path) -> Path:
         "checkpoint-10/model.safetensors",
         "seed-1/metrics.json",
         "outputs-test.safetensors",
-        ".samples.json",
+        ".batch.json",
     ):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("not for the Hub")

@@ -10,7 +10,6 @@ import pytest
 from elmo_gpt_bert.training import launching, runs
 from elmo_gpt_bert.training.errors import FileError, InputError
 from elmo_gpt_bert.training.files import new_file, new_folder
-from elmo_gpt_bert.training.identity import note_samples
 from elmo_gpt_bert.training.output_folder import note_results
 from elmo_gpt_bert.training.reporting import score_table
 from elmo_gpt_bert.training.results import (
@@ -175,7 +174,7 @@ def test_a_run_that_fails_before_its_first_file_leaves_nothing_that_refuses_the_
         raise OSError("full")
     assert not out.exists()
     out.mkdir()
-    note_samples(out, args)
+    launching.write_batch(out, args)  # by a run that was killed
     with launching.lock_output_folder(args):
         pass
     assert out.is_dir()  # it was there before

@@ -55,7 +55,7 @@ def predictions(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        ([], "there are no data: name them by one of --task_name, --data_dir, --train_file"),
+        ([], "there are no data: name them by one of --task_name, --train_file"),
         (["--task_name", "xnli"], "--task_name must be one of cola, sst2"),
         (["--data_dir", "x", "--train_file", "y"], "--data_dir x has no effect with --train_file y: leave out one"),
         (["--task_name", "rte", "--train_file", "y"], "--task_name rte has no effect with --train_file y"),

@@ -249,7 +249,10 @@ def test_a_run_goes_on_to_another_length_if_its_longer_rows_have_not_begun(tmp_p
     argv += ["--lr_scheduler_type", "warmup_stable_decay", "--save_strategy", "steps", "--save_steps", "7"]
     run_pretraining.main([*argv, "--max_steps", "12", "--output_dir", str(tmp_path / "out")])
     shutil.rmtree(tmp_path / "out" / "checkpoint-12")
-    with pytest.raises(ValueError, match="--final_seq_length begins after update 6; resume from a checkpoint before"):
+    with pytest.raises(
+        ValueError,
+        match="max_steps 12, not 8, and both do the same only up to update 6: resume from a checkpoint up to there",
+    ):
         run_pretraining.main([*argv, "--max_steps", "8", "--output_dir", str(tmp_path / "out"), "--resume"])
     run_pretraining.main([*argv, "--max_steps", "16", "--output_dir", str(tmp_path / "out"), "--resume"])
     run_pretraining.main([*argv, "--max_steps", "16", "--output_dir", str(tmp_path / "whole")])
@@ -390,10 +393,11 @@ def test_a_vocabulary_that_the_bilm_has_no_room_for_is_one_line_before_the_work(
         (["--do_predict"], "unknown argument --do_predict; --help lists all flags"),
         (["--final_seq_length", "31"], "give their number, --max_steps"),
         (["--final_share", "0.5"], "--final_share 0.5 has no effect with --final_seq_length None"),
-        (["--final_share", "0"], "--final_share 0 leaves no update for --final_seq_length: leave both out"),
+        (["--final_share", "0"], "--final_share 0.0 has no effect with --final_seq_length None: leave it out, or"),
         (
             ["--final_share", "0", "--final_seq_length", "31", "--max_steps", "9"],
-            "--final_share 0 leaves no update for --final_seq_length: leave both out",
+            "--final_share 0 leaves no update for --final_seq_length: leave both out or, where a recipe has them, "
+            "give --final_seq_length the length of --max_seq_length",
         ),
         (
             ["--config_overrides", "is_decoder=true", "--whole_word_mask"],

@@ -69,7 +69,7 @@ def read(argv: list[str]):
         (["--n_best_size", "0"], "--n_best_size must be positive, not 0"),
         (["--max_answer_length", "-1"], "--max_answer_length must be positive, not -1"),
         (["--doc_stride", "-1"], "--doc_stride must be 0 or more, not -1"),
-        (["--null_score_diff_threshold", "1"], "has no effect with --version_2_with_negative False: leave"),
+        (["--null_score_diff_threshold", "1"], "is for questions without answers: add --version_2_with_negative"),
         (["--null_score_diff_threshold", "0"], "is for questions without answers: add --version_2_with_negative"),
         (["--null_score_diff_threshold", "nan", "--version_2_with_negative"], "must be a finite number, not nan"),
         (["--max_eval_samples", "0"], "--max_eval_samples must be positive, not 0"),
@@ -250,3 +250,10 @@ def test_a_batch_is_padded_on_the_right_where_answers_are_columns(flags, squad):
     for name in ("start_positions", "end_positions"):
         assert torch.equal(batch[name], torch.tensor([short[name], long[name]]))
     assert features.collate([short], tokenizer, padding="max_length", max_length=32)["input_ids"].shape == (1, 32)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 1.0])
+def test_a_threshold_needs_questions_without_answers_for_every_caller(threshold):
+    values = {"model_name_or_path": "m", "output_dir": "o", "do_eval": True, "data_dir": "d"}
+    with pytest.raises(ValueError, match="is for questions without answers: add --version_2_with_negative"):
+        run_squad.SquadArguments(**values, null_score_diff_threshold=threshold)

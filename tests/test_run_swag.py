@@ -77,7 +77,7 @@ def scores(results: dict[str, float]) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        ([], "there are no data: name them by one of --task_name, --data_dir, --train_file"),
+        ([], "there are no data: name them by one of --task_name, --train_file"),
         (["--task_name", "swag", "--train_file", "y"], "--task_name swag has no effect with --train_file y"),
         (["--task_name", "hellaswag"], "--task_name must be one of swag, race, storycloze, not hellaswag"),
         (["--data_dir", "x", "--train_file", "y"], "--data_dir x has no effect with --train_file y: leave out one"),

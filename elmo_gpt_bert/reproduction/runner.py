@@ -27,7 +27,8 @@ from elmo_gpt_bert.training.command_line import COMMAND, Interrupted, start_of_s
 from elmo_gpt_bert.training.errors import InputError, UserError
 from elmo_gpt_bert.training.files import file_digest, make_folder, read_json, remove_folder, write_json, writing
 from elmo_gpt_bert.training.flags import find_config, parse_arguments
-from elmo_gpt_bert.training.identity import note_samples, read_finished, run_identity
+from elmo_gpt_bert.training.identity import read_finished, run_identity
+from elmo_gpt_bert.training.launching import write_batch
 from elmo_gpt_bert.training.output_folder import (
     CHECKPOINT,
     METRICS,
@@ -269,7 +270,7 @@ def begin(step: Step) -> None:
     make_folder(step.output.parent)
     write_json(step.mark, {"identity": identity(step), "commit": commit()})
     if step.launcher and step.row.is_run and not step.output.exists() and (args := parse(step)).do_train:
-        note_samples(step.output, args)  # so that several processes make updates of the recipe's size
+        write_batch(step.output, args)  # so that several processes make updates of the recipe's size
 
 
 def complete(step: Step) -> None:

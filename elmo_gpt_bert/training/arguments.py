@@ -276,12 +276,12 @@ class RunArguments:
             raise InputError("--ensemble averages runs that were trained before: give --do_train false")
         if self.save_outputs and not (self.do_eval or self.do_predict):
             raise InputError("--save_outputs keeps what --do_eval and --do_predict compute: give one of them")
-        flag = "--resume" if self.resume else "--overwrite_output_dir"
+        cause = "--resume" if self.resume else "--overwrite_output_dir"
         replaces = (self.resume or self.overwrite_output_dir) and not (self.do_train or self.only_evaluates)
         if replaces and (self._is_own(self.model_name_or_path) or self._is_removed(self.model_name_or_path)):
             repeat = "; for its predictions, repeat its command with --do_predict --resume" if self.do_predict else ""
             raise InputError(
-                f"{flag} without --do_train would remove the results of the run in {self.output_dir}: choose another "
+                f"{cause} without --do_train would remove the results of the run in {self.output_dir}: choose another "
                 f"--output_dir{repeat}"
             )
         if self.do_train and self.overwrite_output_dir and not self.resume:
@@ -374,7 +374,8 @@ def switch_off(
                 kept = {name: value for name, value in kept.items() if name not in (*side, *pair.about.split())}
         values = defaults | kept | flags
         decider, idle = pair.clash(kept | flags, defaults) or (None, None)
-        if decider and values[idle] and (pair.one_way or values[decider]):  # a warm-up of 0 contradicts none
+        is_set = decider and (values[idle] or values[idle] != defaults.get(idle))  # 0 is its default, or a value
+        if is_set and (pair.one_way or values[decider]):  # a warm-up of 0 contradicts none
             remedy = f"leave it out, or change --{decider}" if pair.one_way else "leave out one"
             raise InputError(f"--{idle} {values[idle]} has no effect with --{decider} {values[decider]}: {remedy}")
     return kept
@@ -402,6 +403,7 @@ class DataArguments(RunArguments):
         "{script} --model_name_or_path {output} --test_file FILE --do_predict --output_dir {output}-predictions"
     )
     flags_of_use: ClassVar[tuple[str, ...]] = (*RunArguments.flags_of_use, "max_seq_length")
+    mixes_sources: ClassVar[bool] = False  # whether the user's own files may stand beside another source of the data
 
     data_dir: str | None = flag(None, "folder of the data in its published format")
     train_file: str | None = flag(None, "your own file to train on, in a format of this script")
@@ -419,20 +421,26 @@ class DataArguments(RunArguments):
         """Raises ValueError as the class above does, and for overrides of what the data decide."""
         super().__post_init__()
         if self.validation_split_percentage is not None and self.train_file is None:
-            flag = f"--validation_split_percentage {self.validation_split_percentage:g}"
-            raise InputError(f"{flag} is a part of the examples of --train_file: give it")
+            percentage = f"--validation_split_percentage {self.validation_split_percentage:g}"
+            raise InputError(f"{percentage} is a part of the examples of --train_file: give it")
         self._check_files()
         for name in ("num_labels", "id2label", "label2id"):
             if name in parse_overrides(self.config_overrides):
                 raise InputError(f"--config_overrides {name} has no effect: the labels of the data decide it")
 
     def _check_files(self) -> None:
-        """Raises ValueError without data, and for the user's own files if a split that the run needs has none."""
+        """Raises ValueError unless one source has all the data that the run needs."""
         given = next((name for name in FILES.split() if getattr(self, name) is not None), None)
         others = [name for name in ("task_name", "dataset_name", "data_dir") if hasattr(self, name)]
-        if others[0] == "task_name" and self.data_dir is not None and self.task_name is None:
-            raise InputError("--data_dir holds the data of a task: give its --task_name")
-        if any(getattr(self, name) is not None for name in others):
+        if others[0] == "task_name":
+            others = ["task_name"]  # whose data --data_dir holds
+            if self.data_dir is not None and self.task_name is None:
+                raise InputError("--data_dir holds the data of a task: give its --task_name")
+        named = [name for name in others if getattr(self, name) is not None]
+        both = named if self.mixes_sources or given is None else [*named, given]
+        if len(both) > 1:
+            raise InputError(f"--{both[0]} and --{both[1]} both name the data: give one of them")
+        if named:
             return
         if given is None:
             sources = ", ".join(f"--{name}" for name in [*others, *FILES.split()])

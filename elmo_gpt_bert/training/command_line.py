@@ -4,6 +4,7 @@ This module imports only the standard library and errors.py, so that scripts wit
 """
 
 import contextlib
+import errno
 import importlib.util
 import os
 import shlex
@@ -23,6 +24,8 @@ TRACEBACK = "ZOO_TRACEBACK"  # this environment variable, set to 1, shows traceb
 def run_command(main: Callable[[], object], interrupted: str = "interrupted") -> None:
     """Runs a script's `main`. A UserError ends it with one line and status 1, Ctrl-C with status 130.
 
+    So does an OSError for a name that is too long for the system, wherever a path of the user's is first looked at.
+
     Other exceptions keep their traceback, because they are mistakes in the code. With ZOO_TRACEBACK=1, a UserError
     keeps it, too. `interrupted` is the message after Ctrl-C if the exception has none. SIGTERM counts as Ctrl-C.
     """
@@ -35,8 +38,9 @@ def run_command(main: Callable[[], object], interrupted: str = "interrupted") ->
         except KeyboardInterrupt as stop:
             print(str(stop) or interrupted, file=sys.stderr)
             sys.exit(130)
-        except UserError as error:
-            if os.environ.get(TRACEBACK) == "1":
+        except (UserError, OSError) as error:
+            is_input = isinstance(error, UserError) or error.errno == errno.ENAMETOOLONG
+            if not is_input or os.environ.get(TRACEBACK) == "1":
                 raise
             print(f"{program()}: error: {error}", file=sys.stderr)
             sys.exit(1)

@@ -26,9 +26,9 @@ from huggingface_hub import try_to_load_from_cache
 
 from elmo_gpt_bert.training.arguments import AUTO, RunArguments, default_strategy
 from elmo_gpt_bert.training.errors import InputError, MissingFileError
-from elmo_gpt_bert.training.files import file_digest, is_path, make_folder, read_json_object, write_json
+from elmo_gpt_bert.training.files import file_digest, is_path, read_json_object
 from elmo_gpt_bert.training.optimization import learning_rates, samples_of_update
-from elmo_gpt_bert.training.output_folder import DIVERGED, METRICS, SAMPLES_NOTE, loadable_files
+from elmo_gpt_bert.training.output_folder import DIVERGED, METRICS, loadable_files
 from elmo_gpt_bert.training.results import read_record
 
 
@@ -59,7 +59,7 @@ PREDICTIONS = {"test data", "test data_mm", "max_predict_samples"}  # what only 
 MODEL, TOKENIZER, OUTPUTS = "initial model", "tokenizer", "outputs of the ensemble"
 # The files with a run's identity, seen from its output folder or from a checkpoint of it.
 RECORDS = (METRICS, "progress.json", "checkpoint-*/progress.json")
-RECORDS += (f"seed-*/{METRICS}", f"seed-*/{DIVERGED}", "seed-*/checkpoint-*/progress.json", SAMPLES_NOTE)
+RECORDS += (f"seed-*/{METRICS}", f"seed-*/{DIVERGED}", "seed-*/checkpoint-*/progress.json")
 # Among the files of a model folder, those of the tokenizer, and those of a checkpoint, ours or another trainer's, from
 # which only training goes on.
 TOKENIZER_FILES = re.compile(
@@ -143,12 +143,6 @@ def recorded_identity(folder: Path) -> dict[str, Any]:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # damaged: others report it
             return dict(read_json_object(path)["identity"])
     return {}
-
-
-def note_samples(folder: Path, args: RunArguments) -> None:
-    """Notes in a new folder that updates have the samples of one process, however many processes begin a run there."""
-    make_folder(folder)
-    write_json(folder / SAMPLES_NOTE, {"identity": {SAMPLES: samples_of_update(args, processes=1)}})
 
 
 def read_finished(folder: Path, args: RunArguments, absent: bool = False) -> dict[str, Any] | None:
@@ -260,8 +254,8 @@ def _chose_at_its_end(run: dict[str, Any]) -> bool:
 def digest(data_set: Dataset) -> str:
     """SHA-256 of the columns' names, types and values, in hexadecimal digits.
 
-    It is the same for data in memory, on disk, or selected from a larger data set. Arrow's buffers may also hold bytes
-    outside a slice and under missing values, but not in what `take` copies.
+    It is the same for data in memory, on disk, or selected from a larger data set: `take` copies no bytes from outside
+    a slice. Of structs and lists of a fixed length, it also counts bytes under missing values.
     """
     tables = data_set.with_format("arrow")
     content = hashlib.sha256(repr([(field.name, str(field.type)) for field in tables[:0].schema]).encode())

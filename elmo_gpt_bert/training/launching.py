@@ -1,8 +1,10 @@
 """Prepares a run on this machine: output folder, Accelerator, precision, and the batches when a run goes on there.
 
 `auto` in --mixed_precision and --matmul_precision stands for what the GPU can do. A run that goes on keeps its
-precision, and the number of samples of an update with another number of processes: both are read from the records that
-it has left.
+precision, which its records say, and the number of samples of an update with another number of processes:
+
+OUTPUT_DIR/.batch.json    --per_device_train_batch_size and --gradient_accumulation_steps as they were when the run
+                          began, and the number of processes that it had then; until the run is complete
 """
 
 import contextlib
@@ -16,7 +18,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 import transformers
@@ -32,8 +34,8 @@ from elmo_gpt_bert.training.errors import (
     InputError,
     Parameter,
 )
-from elmo_gpt_bert.training.files import acquire_lock, writing
-from elmo_gpt_bert.training.identity import SAMPLES, recorded_identity
+from elmo_gpt_bert.training.files import acquire_lock, read_json_object, write_json, writing
+from elmo_gpt_bert.training.identity import recorded_identity
 from elmo_gpt_bert.training.log import trackers_of
 from elmo_gpt_bert.training.optimization import samples_of_update
 from elmo_gpt_bert.training.processes import check_shared, on_main
@@ -88,7 +90,7 @@ def _locked(output: Path, args: RunArguments) -> Iterator[None]:
 
 def _is_bookkeeping(path: Path) -> bool:
     """Whether a file in the output folder is of no use without others: a lock, as of a corpus, or a note of a run."""
-    return path.name in (output_folder.RESULTS, output_folder.SAMPLES_NOTE) or path.name.endswith(".lock")
+    return path.name in (output_folder.RESULTS, output_folder.BATCH) or path.name.endswith(".lock")
 
 
 @contextlib.contextmanager
@@ -111,10 +113,14 @@ def _import_libraries() -> None:
     It takes two seconds, and half a second more with garbage collection: what imports make is no garbage, but the
     collector looks through all of it again and again.
     """
+    collects = gc.isenabled()
     gc.disable()
-    for name in ("datasets", "transformers.modeling_utils"):
-        importlib.import_module(name)
-    gc.enable()
+    try:
+        for name in ("datasets", "transformers.modeling_utils"):
+            importlib.import_module(name)
+    finally:
+        if collects:
+            gc.enable()
     transformers.utils.logging.disable_progress_bar()
     importlib.import_module("datasets").disable_progress_bars()
 
@@ -270,30 +276,60 @@ def _is_elmo(name: str) -> bool:
 # Batches
 
 
+SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
+
+
 def keep_global_batch(args: Arguments) -> Arguments:
     """The arguments with which this number of processes makes the same updates as the run that --resume continues.
 
-    A launcher that restarts a run on fewer machines, or on more, repeats its flags. If some number of processes makes
-    the run's updates with them, batch size and accumulation are adapted to the present number. Other flags are left as
-    they are, and --resume compares the samples of an update. Every process must call it. Raises ValueError if the
-    processes cannot share the samples equally.
+    A launcher that restarts a run on fewer machines, or on more, repeats its flags. If they are those that the run
+    began with, batch size and accumulation are adapted to the processes. Other flags are left as they are, and
+    --resume compares the samples of an update. Every process must call it. Raises ValueError if the processes cannot
+    share the samples equally.
     """
-    resumes, processes = args.resume and args.do_train, PartialState().num_processes
-    samples = on_main(lambda: recorded_identity(Path(args.output_dir)).get(SAMPLES, 0) if resumes else 0)
-    began, rest = divmod(samples, samples_of_update(args, processes=1))
-    if rest or began in (0, processes):
-        return args
+    state, path = PartialState(), Path(args.output_dir, output_folder.BATCH)
+    sizes = {name: getattr(args, name) for name in SIZES}
+    began = on_main(lambda: read_json_object(path) if args.resume and path.is_file() else {})
+    if {name: began.get(name) for name in SIZES} == sizes and began["processes"] != state.num_processes:
+        return _adapted(args, began["processes"], state)
+    if state.is_main_process and args.do_train and not (args.resume and _has_progress(path.parent)):
+        write_batch(path.parent, args, state.num_processes)
+    return args
+
+
+def write_batch(output: Path, args: RunArguments, processes: int = 1) -> None:
+    """Writes to the folder that its run began with these arguments in so many processes.
+
+    A run that then starts there with --resume and other processes makes the same updates.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    write_json(output / output_folder.BATCH, {name: getattr(args, name) for name in SIZES} | {"processes": processes})
+
+
+def forget_global_batch(args: RunArguments) -> None:
+    """Removes what `keep_global_batch` wrote: the run is complete."""
+    if PartialState().is_main_process:
+        Path(args.output_dir, output_folder.BATCH).unlink(missing_ok=True)
+
+
+def _has_progress(output: Path) -> bool:
+    kinds = output_folder.CHECKPOINT, output_folder.SEED
+    return any(output_folder.matching_folders(output, kind) for kind in kinds)
+
+
+def _adapted(args: Arguments, began: int, state: PartialState) -> Arguments:
+    """The arguments of a run that `began` with another number of processes. Prints what was adapted."""
+    samples, processes = samples_of_update(args, began), state.num_processes
     if samples % processes:
         raise InputError(
             f"the run began with {began} processes and {samples} examples in an update, which {processes} processes "
             "cannot share equally: start another number of processes"
         )
     batch, accumulation = share(samples // processes, args.per_device_train_batch_size)
-    flags = f"--per_device_train_batch_size {batch} --gradient_accumulation_steps {accumulation}"
-    PartialState().print(
-        f"the run began with {began} processes, now {processes}: {flags} keep {samples} examples in an update"
-    )
-    return dataclasses.replace(args, per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation)
+    changes: dict[str, Any] = dict(zip(SIZES, (batch, accumulation), strict=True))
+    flags = " ".join(f"--{name} {value}" for name, value in changes.items())
+    state.print(f"the run began with {began} processes, now {processes}: {flags} keep {samples} examples in an update")
+    return dataclasses.replace(args, **changes)
 
 
 def share(samples: int, largest: int) -> tuple[int, int]:

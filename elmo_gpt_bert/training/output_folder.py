@@ -2,7 +2,7 @@
 
 OUTPUT_DIR/metrics.json, predictions*.*, outputs-*.safetensors     results
 OUTPUT_DIR/.results.txt                                            the names of the files of results, a line each
-OUTPUT_DIR/.samples.json                                           the samples of an update, noted before a run begins
+OUTPUT_DIR/.batch.json                                             how an update was divided when the run began
 OUTPUT_DIR/log.jsonl, curves.png                                   the lines of the log, with --report_to curves
 OUTPUT_DIR/runs/                                                   TensorBoard's files
 OUTPUT_DIR/config.json, model.safetensors, README.md, SHA256SUMS   the model folder
@@ -22,7 +22,7 @@ from elmo_gpt_bert.training.files import file_digest, remove_folder, sha256, syn
 METRICS = "metrics.json"
 DIVERGED = ".diverged.json"
 RESULTS = ".results.txt"
-SAMPLES_NOTE = ".samples.json"
+BATCH = ".batch.json"
 LOG, CURVES = "log.jsonl", "curves.png"
 TENSORBOARD = ("runs/events.out.tfevents.*", "runs/*/events.out.tfevents.*", "runs/*/hparams.yml")
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
@@ -133,6 +133,13 @@ def damage(folder: Path) -> str | None:
 
     A link may lead outside the folder, as in the Hub's cache; its target is compared.
     """
+    try:
+        return _find_damage(folder)
+    except OSError as error:  # of a disk that fails
+        return f"{Path(error.filename or SHA256SUMS).name}: {error.strerror}"
+
+
+def _find_damage(folder: Path) -> str | None:
     if not (folder / SHA256SUMS).is_file():
         return f"there is no {SHA256SUMS}"
     text = _read_list(folder / SHA256SUMS)
@@ -142,11 +149,7 @@ def damage(folder: Path) -> str | None:
     if not sums or len(sizes) + len(sums) != text.count("\n") or sizes.keys() not in (sums.keys(), set()):
         return f"{SHA256SUMS} itself is damaged"
     for name, digest in sums.items():
-        try:
-            problem = _damage_of(folder, name, digest, sizes.get(name))
-        except OSError as error:  # of a disk that fails
-            problem = f"{name[:200]}: {error.strerror}"
-        if problem:
+        if problem := _damage_of(folder, name, digest, sizes.get(name)):
             return problem
     unlisted = [path.name for path in loadable_files(folder) if path.name not in sums]
     return f"{unlisted[0]} is not in {SHA256SUMS}, but would be read" if unlisted else None

@@ -26,6 +26,7 @@ from elmo_gpt_bert.training.identity import first_difference, read_finished, run
 from elmo_gpt_bert.training.launching import (
     choose_precision,
     first_of_seeds,
+    forget_global_batch,
     keep_global_batch,
     lock_output_folder,
     locked,
@@ -100,6 +101,7 @@ def repeat(run: Run, args: RunArguments) -> dict[str, float]:
             raise InputError(f"{output} holds runs of several seeds: --resume them with --seeds")
         else:
             results = run(args)
+        forget_global_batch(args)
         if args.push_to_hub and PartialState().is_main_process:
             push(hub_model_id(args), output)
     return results
