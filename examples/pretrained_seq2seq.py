@@ -217,8 +217,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> dict[str, float]:
     """Carries out what `argv`, by default the command line, asks for; returns the results."""
     args = parse(argv)
-    with as_user_errors("BLEU needs torchmetrics, pip install torchmetrics: ", ImportError):
-        from torchmetrics.functional.text import sacre_bleu_score  # as sacrebleu computes it
+    with as_user_errors("BLEU needs sacrebleu, pip install sacrebleu: ", ImportError):
+        from sacrebleu.metrics import BLEU
     train, val, test = (read_split(args.data_dir, split) for split in ("train", "val", "test_2016_flickr"))
     make_folder(args.output_dir)
     tokenizers = [train_pieces(side) for side in train]
@@ -239,7 +239,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
         model, results[f"{name}_loss"] = translator(lms, pairs, texts, val, VARIANTS[name], args.max_steps)
         translations = [line.strip() for line in tokenizers[1].decode_batch(model.eval().translate(pad(source)))]
         write_text(args.output_dir / f"{name}.{LANGUAGES[1]}", "\n".join([*translations, ""]))
-        results[f"{name}_bleu"] = 100 * sacre_bleu_score(translations, [[line] for line in test[1]]).item()
+        results[f"{name}_bleu"] = BLEU().corpus_score(translations, [test[1]]).score
     write_json(args.output_dir / "metrics.json", results)
     print(*(f"{name}: {value:,.2f}" for name, value in results.items()), sep="\n")
     return results

@@ -242,8 +242,8 @@ def test_what_cannot_be_trained_is_one_clear_error(data, tmp_path):
     assert "has results: choose another" in fails(*flags)
 
 
-def test_without_torchmetrics_the_command_says_what_to_install_before_it_trains(data, tmp_path):
-    absent = {"torchmetrics.functional.text": None}
-    with patch.dict(sys.modules, absent), pytest.raises(PackageError, match="pip install torchmetrics"):
+def test_without_sacrebleu_the_command_says_what_to_install_before_it_trains(data, tmp_path):
+    absent = {"sacrebleu.metrics": None}
+    with patch.dict(sys.modules, absent), pytest.raises(PackageError, match="pip install sacrebleu"):
         pretrained_seq2seq.main(["--data_dir", str(data), "--output_dir", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
