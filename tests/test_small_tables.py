@@ -27,7 +27,7 @@ SMALL, OF_THE_PAPERS = (
 def folders(tmp_path_factory) -> Folders:
     root = tmp_path_factory.mktemp("reproduce")
     models = write_models(root / "models")
-    models |= {f"{family}-small": models[family] for family in list(models)}
+    models |= {f"{family}-small": models[family] for family in list(models)} | {"minilm": str(models["bert"])}
     return Folders(write_data(root / "data"), models, root / "runs")
 
 
