@@ -48,7 +48,7 @@ from elmo_gpt_bert.tasks.ner.features import (
     class_names,
     collate,
     conll_text,
-    labels_in_iob1,
+    labels_of,
     make_features,
     predicted_tags,
     speaks_iob1,
@@ -203,7 +203,7 @@ class Tagging(Task):
             as_named = predicted_tags(outputs, features, examples, self.names, None)
             if speaks_iob1(as_named, references):
                 PartialState().print(f"{split}: the model's entities begin with I, so the loss is measured in IOB1")
-                labels = labels_in_iob1(features, examples, self.names)
+                labels = labels_of(features, examples, self.names, "iob1")
         labels = labels[: len(outputs["logits"])]
         losses = [
             torch.nn.functional.cross_entropy(torch.from_numpy(logits), torch.tensor(row), reduction="sum").item()

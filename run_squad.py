@@ -44,7 +44,7 @@ from accelerate import PartialState
 from datasets import DatasetDict
 from transformers import AutoModelForQuestionAnswering
 
-from elmo_gpt_bert import metrics
+from elmo_gpt_bert.metrics.squad_scores import best_thresholds, cmrc2018_scores, mark, squad1_scores, squad2_scores
 from elmo_gpt_bert.tasks.rows import hub_version, total
 from elmo_gpt_bert.tasks.squad import scoring
 from elmo_gpt_bert.tasks.squad.answering import Answers, find_answers
@@ -263,19 +263,12 @@ def score_answers(
 
     The best scores are computed from the best answers to all questions, whether or not "no answer" is predicted.
     """
-    version = "v2.0" if version_2 else "v1.1"
-    metric = metrics.load("squad", version if metric_name == "squad" else metric_name)
-    references = list(examples.select_columns(["id", "answers"]))
-
-    def compute(texts: dict[str, str]) -> dict[str, float]:
-        predictions = [{"id": question, "prediction_text": text} for question, text in texts.items()]
-        if version_2:
-            predictions = [row | {"no_answer_probability": answers.null_odds[row["id"]]} for row in predictions]
-        return metric.compute(predictions=predictions, references=references[: len(predictions)])
-
-    values = compute(answers.predictions)
-    if version_2:
-        values |= {name: value for name, value in compute(answers.best).items() if name.startswith("best_")}
+    first = examples[: len(answers.predictions)]
+    references = {name: each["text"] for name, each in zip(first["id"], first["answers"], strict=True)}
+    if not version_2:
+        return (squad1_scores if metric_name == "squad" else cmrc2018_scores)(answers.predictions, references)
+    predicted, best = (mark(texts, references, answers.null_odds) for texts in (answers.predictions, answers.best))
+    values = squad2_scores(predicted) | best_thresholds(best)
     return {"exact_match" if name == "exact" else name: value for name, value in values.items()}
 
 

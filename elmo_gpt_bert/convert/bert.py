@@ -28,13 +28,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import BertTokenizer
 from transformers.activations import ACT2FN
 
-from elmo_gpt_bert.convert.files import (
-    build_model,
-    command_line,
-    new_folder,
-    read_checkpoint,
-    write_model,
-)
+from elmo_gpt_bert.convert.files import build_model, command_line, new_folder, read_checkpoint, write_model
 from elmo_gpt_bert.training.errors import InputError, as_user_errors
 from elmo_gpt_bert.training.files import shown
 from modeling.bert.configuration_bert import ZooBertConfig

@@ -34,13 +34,7 @@ import numpy as np
 import torch
 
 from elmo_gpt_bert.convert import manylangs
-from elmo_gpt_bert.convert.files import (
-    command_line,
-    new_folder,
-    read_checkpoint,
-    read_pickle,
-    write_model,
-)
+from elmo_gpt_bert.convert.files import command_line, new_folder, read_checkpoint, read_pickle, write_model
 from elmo_gpt_bert.convert.manylangs import ALLENNLP_LSTM, CARRY, TRANSFORM
 from elmo_gpt_bert.training.errors import InputError, MissingFileError, Parameter, as_user_errors
 from elmo_gpt_bert.training.files import plain

@@ -23,12 +23,7 @@ from typing import Annotated
 
 import numpy as np
 
-from elmo_gpt_bert.convert.files import (
-    build_model,
-    command_line,
-    new_folder,
-    write_model,
-)
+from elmo_gpt_bert.convert.files import build_model, command_line, new_folder, write_model
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
 from elmo_gpt_bert.training.files import shown
 from modeling.gpt.configuration_gpt import ZooGPTConfig

@@ -1,11 +1,10 @@
 """Entity precision, recall and F1, as counted by conlleval, the script of CoNLL's shared tasks of 2000 to 2003."""
 
-from collections.abc import Iterable
+from collections import Counter
 from functools import cache
 
 import datasets
 import evaluate
-import numpy as np
 
 
 DESCRIPTION = """\
@@ -51,64 +50,43 @@ def starts(previous: str, tag: str) -> bool:
     return before in STARTS.get(after, "") or (after not in OUTSIDE and old_type != new_type)
 
 
+@cache
+def _step(previous: str, tag: str) -> tuple[bool, bool, str]:
+    """Whether an entity ends between two neighbouring words, whether one starts there, and the second word's type."""
+    return ends(previous, tag), starts(previous, tag), split_tag(tag)[1]
+
+
 def entity_scores(predictions: list[list[str]], references: list[list[str]]) -> dict[str, float]:
     """f1, precision, recall and accuracy over all types; then f1_TYPE, precision_TYPE, recall_TYPE and number_TYPE.
 
     Raises ValueError if a sentence has more or fewer predictions than references, and for a string that is no tag.
     """
-    for number, (predicted, tags) in enumerate(zip(predictions, references, strict=True), start=1):
-        if len(predicted) != len(tags):
-            raise ValueError(f"sentence {number} has {len(predicted)} predictions for {len(tags)} words")
-    guess, gold = _concatenate(predictions), _concatenate(references)
-    types, right, predicted, present = _count(guess, gold)
-    words = sum(map(len, references))
-    equal = sum(map(str.__eq__, guess, gold)) - (len(gold) - words)
-    scores = _ratios(sum(right), sum(predicted), sum(present)) | {"accuracy": equal / words if words else 0.0}
-    for kind, *counts in zip(types, right, predicted, present, strict=True):
-        if kind and any(counts):
-            of_type = _ratios(*counts) | {"number": counts[-1]}
+    right, predicted, present = Counter(), Counter(), Counter()  # of each type
+    words = equal = 0
+    for number, (guess, gold) in enumerate(zip(predictions, references, strict=True), start=1):
+        if len(guess) != len(gold):
+            raise ValueError(f"sentence {number} has {len(guess)} predictions for {len(gold)} words")
+        words += len(gold)
+        equal += sum(map(str.__eq__, guess, gold))
+        agreed = None  # the type of an entity that both started at the same word, and not ended since (inCorrect)
+        steps = (map(_step, ["O", *tags], [*tags, "O"]) for tags in (guess, gold))
+        for (guess_ends, guess_starts, guess_type), (gold_ends, gold_starts, gold_type) in zip(*steps, strict=True):
+            if agreed is not None and guess_ends and gold_ends:
+                right[agreed] += 1
+            if guess_ends or gold_ends or guess_type != gold_type:
+                agreed = None
+            if guess_starts and gold_starts and guess_type == gold_type:
+                agreed = gold_type
+            if guess_starts:
+                predicted[guess_type] += 1
+            if gold_starts:
+                present[gold_type] += 1
+    scores = _ratios(right.total(), predicted.total(), present.total()) | {"accuracy": equal / words if words else 0.0}
+    for kind in sorted({*predicted, *present}):
+        if kind:
+            of_type = _ratios(right[kind], predicted[kind], present[kind]) | {"number": present[kind]}
             scores |= {f"{name}_{kind}": value for name, value in of_type.items()}
     return scores
-
-
-def _concatenate(sentences: Iterable[list[str]]) -> list[str]:
-    """The tags of all sentences, with O before, between and after the sentences."""
-    flat = ["O"]
-    for tags in sentences:
-        flat += tags
-        flat.append("O")
-    return flat
-
-
-def _count(guess: list[str], gold: list[str]) -> tuple[list[str], list[int], list[int], list[int]]:
-    """The types and, for each type, the number of entities in both, in `guess` and in `gold`.
-
-    The rules are evaluated once for each pair of tags; the results are looked up for all neighbouring words.
-    """
-    tags = sorted({*guess, *gold})
-    types = sorted({split_tag(tag)[1] for tag in tags})
-    type_of = np.array([types.index(split_tag(tag)[1]) for tag in tags])
-    start, end = (np.array([[rule(old, new) for new in tags] for old in tags]) for rule in (starts, ends))
-    number = {tag: index for index, tag in enumerate(tags)}
-    guess, gold = (np.fromiter(map(number.get, flat), dtype=np.int64, count=len(flat)) for flat in (guess, gold))
-    guess_starts, gold_starts = (start[flat[:-1], flat[1:]] for flat in (guess, gold))
-    guess_ends, gold_ends = (end[flat[:-1], flat[1:]] for flat in (guess, gold))
-    guess, gold = type_of[guess], type_of[gold]
-    same_type = (guess == gold)[1:]
-
-    # Both have started an entity at the same word and agreed since (inCorrect in conlleval).
-    last_start = _last(guess_starts & gold_starts & same_type)
-    last_stop = _last(guess_ends | gold_ends | ~same_type)
-    agree = np.append(False, (last_start >= 0) & (last_start >= last_stop))[:-1]
-    right = agree & guess_ends & gold_ends
-
-    counted = [gold[:-1][right], guess[1:][guess_starts], gold[1:][gold_starts]]
-    return types, *(np.bincount(numbers, minlength=len(types)).tolist() for numbers in counted)
-
-
-def _last(mask: np.ndarray) -> np.ndarray:
-    """For each position, the last position up to it where `mask` is true, or -1."""
-    return np.maximum.accumulate(np.where(mask, np.arange(len(mask)), -1))
 
 
 def _ratios(right: int, predicted: int, present: int) -> dict[str, float]:

@@ -1,7 +1,10 @@
-"""The scores of the GLUE benchmark (Wang et al. 2018, arXiv 1804.07461, section 3), from scikit-learn and scipy."""
+"""The scores of classes and numbers: GLUE's (Wang et al. 2018, arXiv 1804.07461, section 3) and those of other data,
+from scikit-learn and scipy.
+"""
 
 import datasets
 import evaluate
+import numpy as np
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
@@ -15,11 +18,22 @@ Two more configurations are for texts of other sources. classes, one for each te
 of the F1 of the classes that are predicted or present. multi_label, any number of classes for each text: f1_micro, of
 all decisions together, f1_macro, the mean of the F1 of all classes, and accuracy, the share of texts whose classes are
 all right.
+The last two are for data with parts. Each has accuracy over all examples, and scores of each part that has some:
+choices: accuracy_PART, for parts such as RACE's middle and high (Lai et al. 2017, arXiv 1704.04683, section 3).
+hans: a part has the examples made for one heuristic (lexical_overlap, subsequence, constituent). It has three scores:
+over all of its examples (lexical_overlap), over those where the heuristic is right (lexical_overlap_entailed), and
+over those where it misleads (lexical_overlap_non_entailed), as evaluate_heur_output.py of McCoy, Pavlick and Linzen
+2019 (arXiv 1902.01007) counts them. The paper reports the last two of each, in per cent. A model that follows the
+heuristics gets 100 and 0; chance is 50.
 """
-CITATION = "Wang et al. 2018, arXiv 1804.07461"
+CITATION = (
+    "Wang et al. 2018, arXiv 1804.07461; Lai et al. 2017, arXiv 1704.04683 (choices); McCoy, Pavlick and Linzen 2019, "
+    "arXiv 1902.01007 (hans)"
+)
 INPUTS = """\
 predictions, references: lists of the same length, of class numbers; for STS-B, of real numbers; for multi_label, of
-lists with 0 or 1 for each class.
+lists with 0 or 1 for each class. For hans, 0 is entailment and 1 is non-entailment.
+parts (choices and hans): the part of each example, "" for none; for hans, the column heuristic.
 """
 
 
@@ -76,22 +90,45 @@ TASKS = {
     "classes": accuracy_and_macro_f1,
     "multi_label": multi_label,
 }
+# Configuration -> the name of each score of a part, and the class that it counts; None: all.
+PARTS = {
+    "choices": {"accuracy_{}": None},
+    "hans": {"{}": None, "{}_entailed": 0, "{}_non_entailed": 1},
+}
+
+
+def accuracies(
+    predictions: list[int], references: list[int], parts: list[str], names: dict[str, int | None]
+) -> dict[str, float]:
+    """Those of all examples and of each part; `names` are those of a part's scores, as in `PARTS`."""
+    references, column = np.array(references), np.array(parts)
+    right = np.array(predictions) == references
+    groups = {"accuracy": np.full(len(right), True)}
+    for part in filter(None, dict.fromkeys(parts)):
+        for name, label in names.items():
+            groups[name.format(part)] = (column == part) & (True if label is None else references == label)
+    return {name: float(right[group].mean()) for name, group in groups.items() if group.any()}
 
 
 class Glue(evaluate.Metric):
     """`evaluate.load("elmo_gpt_bert/metrics/glue.py", "mrpc").compute(predictions=..., references=...)`."""
 
     def _info(self) -> evaluate.MetricInfo:
-        if self.config_name not in TASKS:
-            raise KeyError(f"{self.config_name!r} is no configuration: choose one of {', '.join(TASKS)}")
-        value = datasets.Value("float64" if TASKS[self.config_name] is correlations else "int64")
-        value = datasets.List(value) if TASKS[self.config_name] is multi_label else value
+        if self.config_name not in (*TASKS, *PARTS):
+            raise KeyError(f"{self.config_name!r} is no configuration: choose one of {', '.join((*TASKS, *PARTS))}")
+        value = datasets.Value("float64" if self.config_name == "stsb" else "int64")
+        value = datasets.List(value) if self.config_name == "multi_label" else value
+        columns = {"predictions": value, "references": value}
+        if self.config_name in PARTS:
+            columns["parts"] = datasets.Value("string")
         return evaluate.MetricInfo(
             description=DESCRIPTION,
             citation=CITATION,
             inputs_description=INPUTS,
-            features=datasets.Features({"predictions": value, "references": value}),
+            features=datasets.Features(columns),
         )
 
-    def _compute(self, predictions: list, references: list) -> dict[str, float]:
+    def _compute(self, predictions: list, references: list, parts: list[str] | None = None) -> dict[str, float]:
+        if parts is not None:
+            return accuracies(predictions, references, parts, PARTS[self.config_name])
         return TASKS[self.config_name](predictions, references)

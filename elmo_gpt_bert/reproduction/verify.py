@@ -5,8 +5,7 @@ computed: bilm-tf has a small one beside its tests. Both read the same files, in
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -26,49 +25,36 @@ SENTENCES = (
 RELEASE = Path("bilm-tf/tests/fixtures/model")  # below --data_root
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A model, what it was compared with, and the largest difference relative to the largest number."""
-
-    model: str
-    reference: str
-    difference: float
-
-    @property
-    def is_equal(self) -> bool:
-        return self.difference <= MOST  # False for NaN, too
-
-    def __str__(self) -> str:
-        verdict = "equal" if self.is_equal else "NOT EQUAL"
-        return f"{self.model} and {self.reference} differ by {self.difference:.1e}, at most {MOST:.0e}: {verdict}"
-
-
 def check(models: Mapping[str, str], data: Path) -> None:
     """Compares the models of these names, folders or models of the Hub, and the release below `data`, if it is there.
 
     Raises LaunchError for those that are not equal.
     """
-    comparisons = []
-    for name, (ours, theirs) in CLASSES.items():
-        comparisons.append(compare_with_transformers(models[name], ours, theirs))
-        print(comparisons[-1])
-    if (data / RELEASE).is_dir():
-        comparisons.append(compare_with_release(data / RELEASE))
-        print(comparisons[-1])
-    else:
-        print(
-            f"no {data / RELEASE}, so no ELMo is compared: git clone https://github.com/allenai/bilm-tf {data}/bilm-tf"
-        )
-    if wrong := [comparison.model for comparison in comparisons if not comparison.is_equal]:
+    wrong = []
+    for model, reference, difference in compare(models, data):
+        is_equal = difference <= MOST  # False for NaN, too
+        verdict = "equal" if is_equal else "NOT EQUAL"
+        print(f"{model} and {reference} differ by {difference:.1e}, at most {MOST:.0e}: {verdict}")
+        wrong += [] if is_equal else [model]
+    if wrong:
         raise LaunchError(f"{', '.join(wrong)}: the weights compute something else here, so nothing is trained")
 
 
-def compare_with_transformers(
-    name: str, ours: type[PreTrainedModel], theirs: type[PreTrainedModel], sentences: tuple[str, ...] = SENTENCES
-) -> Comparison:
+def compare(models: Mapping[str, str], data: Path) -> Iterator[tuple[str, str, float]]:
+    """Yields each model, what it is compared with, and the largest difference relative to the largest number."""
+    for name, classes in CLASSES.items():
+        yield models[name], "transformers", compare_with_transformers(models[name], *classes)
+    release = data / RELEASE
+    if release.is_dir():
+        yield str(release), "its authors' vectors", compare_with_release(release)
+    else:
+        print(f"no {release}, so no ELMo is compared: git clone https://github.com/allenai/bilm-tf {data}/bilm-tf")
+
+
+def compare_with_transformers(name: str, ours: type[PreTrainedModel], theirs: type[PreTrainedModel]) -> float:
     """All scores of a padded batch of sentences, apart from padding."""
     tokenizer = AutoTokenizer.from_pretrained(name)
-    rows = [tokenizer(sentence)["input_ids"] for sentence in sentences]
+    rows = [tokenizer(sentence)["input_ids"] for sentence in SENTENCES]
     longest = max(map(len, rows))
     mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
     inputs = {"input_ids": torch.tensor([row + [0] * (longest - len(row)) for row in rows]), "attention_mask": mask}
@@ -79,10 +65,10 @@ def compare_with_transformers(
             scores = model(**inputs, return_dict=True).to_tuple()
         # (B, T, V) of tokens, and for BERT (B, 2) of the next sentence
         outputs.append(torch.cat([(each[mask.bool()] if each.dim() == 3 else each).flatten() for each in scores]))
-    return Comparison(name, "transformers", difference(*outputs))
+    return largest_difference(*outputs)
 
 
-def compare_with_release(folder: Path) -> Comparison:
+def compare_with_release(folder: Path) -> float:
     """ELMo's upper layer, of sentences that the released code has read in batches, each going on from the last."""
     import h5py
 
@@ -100,8 +86,8 @@ def compare_with_release(folder: Path) -> Comparison:
                 forward, backward = torch.tensor(file[str(number)][()])  # (T, P) each
             outputs.append(top[row, : len(sentence)].flatten())
             published.append(torch.cat([forward, backward], -1).flatten())
-    return Comparison(str(folder), "its authors' vectors", difference(torch.cat(outputs), torch.cat(published)))
+    return largest_difference(torch.cat(outputs), torch.cat(published))
 
 
-def difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+def largest_difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     return float((ours - theirs).abs().max() / theirs.abs().max())

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from accelerate import PartialState
 
@@ -75,8 +75,7 @@ MNLI_SPLITS = {
 }
 
 
-@dataclass(frozen=True)
-class LeaderboardFile:
+class LeaderboardFile(NamedTuple):
     """One of the eleven files that the zip for the GLUE leaderboard (gluebenchmark.com/submit) holds.
 
     The names are in jiant's benchmarks.py (github.com/nyu-mll/jiant). A file has one line for each example of the
@@ -85,11 +84,6 @@ class LeaderboardFile:
 
     name: str
     examples: int
-
-
-def _leaderboard(name: str, examples: int) -> dict[str, LeaderboardFile]:
-    """The file for the predictions of a task with one test set."""
-    return {"test": LeaderboardFile(name, examples)}
 
 
 def _labelled_splits(*names: str) -> dict[str, Split]:
@@ -152,7 +146,7 @@ TASKS = {
         ("glue", "cola"),
         numbered=True,
         train_header=("source", "label", "judgement", "sentence"),
-        leaderboard=_leaderboard("CoLA.tsv", 1063),
+        leaderboard={"test": LeaderboardFile("CoLA.tsv", 1063)},
     ),
     "sst2": GlueTask(
         "SST-2",
@@ -160,7 +154,7 @@ TASKS = {
         ("negative", "positive"),
         ("glue", "sst2"),
         numbered=True,
-        leaderboard=_leaderboard("SST-2.tsv", 1821),
+        leaderboard={"test": LeaderboardFile("SST-2.tsv", 1821)},
     ),
     "mrpc": GlueTask(
         "MRPC",
@@ -170,10 +164,15 @@ TASKS = {
         numbered=True,
         tsv_text=("#1 String", "#2 String"),
         tsv_label="Quality",
-        leaderboard=_leaderboard("MRPC.tsv", 1725),
+        leaderboard={"test": LeaderboardFile("MRPC.tsv", 1725)},
     ),
     "stsb": GlueTask(
-        "STS-B", PAIR, (), ("glue", "stsb"), tsv_label="score", leaderboard=_leaderboard("STS-B.tsv", 1379)
+        "STS-B",
+        PAIR,
+        (),
+        ("glue", "stsb"),
+        tsv_label="score",
+        leaderboard={"test": LeaderboardFile("STS-B.tsv", 1379)},
     ),
     "qqp": GlueTask(
         "QQP",
@@ -183,7 +182,7 @@ TASKS = {
         numbered=True,
         tsv_label="is_duplicate",
         skip_broken_lines=True,
-        leaderboard=_leaderboard("QQP.tsv", 390965),
+        leaderboard={"test": LeaderboardFile("QQP.tsv", 390965)},
     ),
     "mnli": GlueTask(
         "MNLI",
@@ -200,16 +199,16 @@ TASKS = {
         ("question", "sentence"),
         ENTAILMENT,
         ("glue", "qnli"),
-        leaderboard=_leaderboard("QNLI.tsv", 5463),
+        leaderboard={"test": LeaderboardFile("QNLI.tsv", 5463)},
     ),
-    "rte": GlueTask("RTE", PAIR, ENTAILMENT, ("glue", "rte"), leaderboard=_leaderboard("RTE.tsv", 3000)),
+    "rte": GlueTask("RTE", PAIR, ENTAILMENT, ("glue", "rte"), leaderboard={"test": LeaderboardFile("RTE.tsv", 3000)}),
     "wnli": GlueTask(
         "WNLI",
         PAIR,
         ("not_entailment", "entailment"),
         ("glue", "wnli"),
         numbered=True,
-        leaderboard=_leaderboard("WNLI.tsv", 146),
+        leaderboard={"test": LeaderboardFile("WNLI.tsv", 146)},
     ),
     # Bowman et al. 2015, arXiv 1508.05326: the files of snli_1.0.zip.
     "snli": GlueTask(
@@ -257,7 +256,7 @@ DIAGNOSTICS = {
             "validation": Split(None, ("diagnostic-full.tsv",), text=("Premise", "Hypothesis")),
             "test": Split("test", ("diagnostic.tsv",), labelled=False),
         },
-        leaderboard=_leaderboard("AX.tsv", 1104),
+        leaderboard={"test": LeaderboardFile("AX.tsv", 1104)},
     ),
     # HANS: McCoy, Pavlick and Linzen 2019, arXiv 1902.01007; the file of github.com/tommccoy1/hans. As its README
     # says, the predicted classes neutral and contradiction count as non-entailment; probabilities are not added up.
@@ -265,7 +264,7 @@ DIAGNOSTICS = {
         "hans",
         ("premise", "hypothesis"),
         ("entailment", "non-entailment"),
-        ("accuracy", "hans"),
+        ("glue", "hans"),
         tsv_text=PAIR,
         tsv_label="gold_label",
         splits={"validation": Split("validation", ("heuristics_evaluation_set.txt",))},

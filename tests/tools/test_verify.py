@@ -8,7 +8,7 @@ from transformers import BertConfig, BertForPreTraining, BertTokenizer, OpenAIGP
 
 from elmo_gpt_bert.reproduction import __main__ as reproduce
 from elmo_gpt_bert.reproduction import verify
-from elmo_gpt_bert.reproduction.verify import RELEASE, Comparison, check
+from elmo_gpt_bert.reproduction.verify import RELEASE, check
 from elmo_gpt_bert.training.errors import LaunchError
 from tests.support.glue_sample import VOCABULARY, write_vocabulary
 from tests.support.gpt_sample import write_gpt_model
@@ -55,8 +55,10 @@ def test_weights_that_compute_something_else_end_the_command(name, models, tmp_p
 
 
 @pytest.mark.parametrize("difference", [math.nan, math.inf, 1.1e-5])
-def test_no_number_is_no_equality(difference):
-    assert not Comparison("a", "b", difference).is_equal
+def test_no_number_is_no_equality(difference, tmp_path, monkeypatch):
+    monkeypatch.setattr(verify, "compare", lambda *_: [("a", "b", difference)])
+    with pytest.raises(LaunchError, match="^a: the weights compute something else here"):
+        check({}, tmp_path)
 
 
 def test_the_released_elmo_has_its_authors_vectors(models, data, tmp_path, capsys):

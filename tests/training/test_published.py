@@ -25,7 +25,7 @@ def scores_of_perfection(data_set: tuple[str, str | None]) -> dict[str, float]:
         return metrics.load(*GLUE[data_set]).compute(predictions=[0, 1], references=[0, 1])
     if data_set in CHOOSING:
         parts = ["middle", "high"]
-        return metrics.load("accuracy", "choices").compute(predictions=[0, 1], references=[0, 1], parts=parts)
+        return metrics.load("glue", "choices").compute(predictions=[0, 1], references=[0, 1], parts=parts)
     tags = [["O"], ["B-LOC"]]
     return metrics.load("entities").compute(predictions=tags, references=tags)
 

@@ -10,31 +10,33 @@ from __future__ import annotations
 import inspect
 import re
 from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import accumulate, chain, groupby, pairwise
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from accelerate import PartialState
-from datasets import DatasetDict
-from datasets.fingerprint import generate_random_fingerprint
+from datasets import Dataset, DatasetDict
 
 from elmo_gpt_bert.metrics.entities import OUTSIDE, split_tag, starts
 from elmo_gpt_bert.tasks.columns import BREAK, DOCUMENT
 from elmo_gpt_bert.tasks.features import report_known_words
 from elmo_gpt_bert.tasks.ner.data import convert_tags, count_entities, entity_types, label_names
 from elmo_gpt_bert.tasks.rows import total
-from elmo_gpt_bert.training.batches import IGNORED
+from elmo_gpt_bert.training.batches import IGNORED, in_pieces
 from elmo_gpt_bert.training.errors import InputError, Parameter
 
 
 if TYPE_CHECKING:
-    from datasets import Dataset
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+
+ROWS = 1000  # that are tokenised at a time
+
+Span = tuple[int, int]  # the first word, and the first after it
 
 
 # Classes
@@ -121,20 +123,17 @@ def make_features(
     """
     room = length - tokenizer.num_special_tokens_to_add()
     masked = document_context and "sentence_mask" in inspect.signature(model.forward).parameters
-    numbers = {name: number for number, name in enumerate(names)}
-    options = {"numbers": numbers, "scheme": scheme, "masked": masked, "length": length}
     features = DatasetDict()
     for split, examples in data.items():
         words, tokens = count_tokens(examples["words"], tokenizer)
         report_known_words(split, [words], tokenizer)
-        examples = place_windows(examples, tokens, room, limits[split], document_context)
-        features[split] = examples.map(
-            partial(featurize, words=words, tokenizer=tokenizer, **options),
-            batched=True,
-            remove_columns=examples.column_names,
-            keep_in_memory=True,
-            new_fingerprint=generate_random_fingerprint(),  # computing one would take longer than the features
-        )
+        columns: dict[str, list] = defaultdict(list)
+        for rows in in_pieces(place_windows(examples, tokens, room, limits[split], document_context), ROWS):
+            for name, values in featurize(rows, words, tokenizer, masked, length).items():
+                columns[name] += values
+        if "tags" in examples.column_names:
+            columns["labels"] = labels_of(columns, examples, names, scheme)
+        features[split] = Dataset.from_dict(columns)
     if "train" in features:
         features["train"] = _labelled(features["train"], length)
     return features
@@ -149,15 +148,28 @@ def _labelled(features: Dataset, length: int) -> Dataset:
     return features.select(np.flatnonzero(is_labelled))
 
 
+class Row(NamedTuple):
+    """What a row reads. All ranges are of the words of all sentences.
+
+    example: the number of its sentence
+    sentence: where that begins and ends
+    part: the words of the sentence that the row labels
+    window: the words that the model reads: the part, or more of the document
+    """
+
+    example: int
+    sentence: Span
+    part: Span
+    window: Span
+
+
 def place_windows(
     examples: Dataset, tokens: list[int], room: int, limit: int | None, document_context: bool
-) -> Dataset:
-    """The rows of the first examples, up to the limit: the examples with the columns `example`, their number, and
-    `sentence`, `part` and `window`, which say where the words of the sentence, those of them that the row labels, and
-    those that the model reads begin and end in the words of all sentences.
+) -> list[Row]:
+    """The rows of the first examples, up to the limit.
 
-    A part has up to `room` tokens; `tokens` has the number of tokens before each word. A window is the part, or is
-    filled from its document. Raises ValueError when the data do not tell their documents apart.
+    A part has up to `room` tokens; `tokens` has the number of tokens before each word. Raises ValueError when a window
+    is to be filled from its document, and the data do not tell their documents apart.
     """
     sentences = list(pairwise([0, *accumulate(map(len, examples["words"]))]))
     documents = sentences
@@ -171,23 +183,14 @@ def place_windows(
         for _, rows in groupby(zip(examples["document"], sentences, strict=True), key=itemgetter(0)):
             of_document = [sentence for _, sentence in rows]
             documents += [(of_document[0][0], of_document[-1][1])] * len(of_document)
-    columns = {"example": [], "sentence": [], "part": [], "window": []}
-    for number, sentence in enumerate(sentences[:limit]):
-        for part in cut(sentence, tokens, room):
-            window = widen(part, documents[number], tokens, room) if document_context else part
-            for column, value in zip(
-                columns.values(), (number, list(sentence), list(part), list(window)), strict=True
-            ):
-                column.append(value)
-    if columns["example"] != list(range(len(examples))):
-        examples = examples.select(columns["example"])
-    for name, column in columns.items():
-        # Without a random fingerprint, `datasets` would hash all values, one by one.
-        examples = examples.add_column(name, column, new_fingerprint=generate_random_fingerprint())
-    return examples
+    return [
+        Row(number, sentence, part, widen(part, documents[number], tokens, room) if document_context else part)
+        for number, sentence in enumerate(sentences[:limit])
+        for part in cut(sentence, tokens, room)
+    ]
 
 
-def cut(sentence: tuple[int, int], tokens: list[int], room: int) -> Iterator[tuple[int, int]]:
+def cut(sentence: Span, tokens: list[int], room: int) -> Iterator[Span]:
     """Yields the parts of a sentence: as many whole words as have up to `room` tokens, or a single longer word."""
     begin, end = sentence
     while begin < end:
@@ -196,12 +199,11 @@ def cut(sentence: tuple[int, int], tokens: list[int], room: int) -> Iterator[tup
         begin = stop
 
 
-def widen(sentence: tuple[int, int], document: tuple[int, int], tokens: list[int], room: int) -> tuple[int, int]:
+def widen(sentence: Span, document: Span, tokens: list[int], room: int) -> Span:
     """The window of a sentence: the sentence, and whole words around it, up to `room` tokens in all.
 
     There are as many tokens before the sentence as after it, unless its document ends on one side: then the other side
-    gets more. All ranges are the first word and the word after the last; `tokens` has the number of tokens before each
-    word.
+    gets more. `tokens` has the number of tokens before each word.
     """
     (begin, end), (document_begin, document_end) = sentence, document
     length = tokens[end] - tokens[begin]
@@ -270,40 +272,33 @@ def encode(
 
 
 def featurize(
-    batch: dict[str, list],
-    words: list[str],
-    tokenizer: PreTrainedTokenizerBase,
-    numbers: dict[str, int],
-    scheme: str,
-    masked: bool,
-    length: int,
+    rows: Sequence[Row], words: list[str], tokenizer: PreTrainedTokenizerBase, masked: bool, length: int
 ) -> dict[str, list]:
     """The model's inputs for the windows, their `example`, and `word`: for each token the number of the sentence's
     word that begins there, or -1 also if it is not in the row's part.
 
-    If the examples have tags, `labels` has their classes at these tokens. With `masked`, `sentence_mask` is 1 at all
-    tokens of the part. `numbers` are the classes of tags; `words` and the ranges in it are those of
-    `place_windows`.
+    With `masked`, `sentence_mask` is 1 at all tokens of the part. `words` are those of all sentences.
     """
-    features, words_of_tokens = encode([words[begin:end] for begin, end in batch["window"]], tokenizer, length)
-    features["example"], features["word"], masks = batch["example"], [], []
-    places = zip(batch["window"], batch["part"], batch["sentence"], words_of_tokens, strict=True)
-    for window, (begin, end), sentence, of_window in places:
-        shift = window[0] - sentence[0]  # from a word's number in the window to its number in the sentence
-        part = range(begin - sentence[0], end - sentence[0])
+    inputs, words_of_tokens = encode([words[slice(*row.window)] for row in rows], tokenizer, length)
+    features, masks = {"example": [row.example for row in rows], **inputs, "word": []}, []
+    for row, of_window in zip(rows, words_of_tokens, strict=True):
+        shift = row.window[0] - row.sentence[0]  # from a word's number in the window to its number in the sentence
+        part = range(*(word - row.sentence[0] for word in row.part))
         of_sentence = [-1 if n is None or n + shift not in part else n + shift for n in of_window]
         features["word"].append([-1 if word == before else word for before, word in pairwise([-1, *of_sentence])])
         mask = [int(word >= 0) for word in of_sentence]
         masks.append(mask if any(mask) else [1, *mask[1:]])  # a model cannot read an empty sentence
-    if masked:
-        features["sentence_mask"] = masks
-    if "tags" in batch:
-        classes = [[numbers.get(tag, IGNORED) for tag in convert_tags(tags, scheme)] for tags in batch["tags"]]
-        features["labels"] = [
-            [IGNORED if word < 0 else of_words[word] for word in of_tokens]
-            for of_tokens, of_words in zip(features["word"], classes, strict=True)
-        ]
-    return features
+    return features | ({"sentence_mask": masks} if masked else {})
+
+
+def labels_of(features: Mapping[str, Sequence], examples: Dataset, names: list[str], scheme: str) -> list[list[int]]:
+    """The classes of rows at the first tokens of words whose tags, in this scheme, are among `names`."""
+    numbers = {name: number for number, name in enumerate(names)}
+    classes = [[numbers.get(tag, IGNORED) for tag in convert_tags(tags, scheme)] for tags in examples["tags"]]
+    return [
+        [IGNORED if word < 0 else classes[example][word] for word in of_tokens]
+        for of_tokens, example in zip(features["word"], features["example"], strict=True)
+    ]
 
 
 def collate(examples: list[dict], tokenizer: PreTrainedTokenizerBase, **padding: object) -> dict[str, torch.Tensor]:
@@ -352,16 +347,6 @@ def speaks_iob1(predictions: list[list[str]], references: list[list[str]]) -> bo
             if starts(before, wanted) and prefix not in OUTSIDE and kind == wanted_kind:
                 first[prefix] += 1
     return first["I"] > first["B"] and first.keys() <= {"B", "I"}
-
-
-def labels_in_iob1(features: Dataset, examples: Dataset, names: list[str]) -> list[list[int]]:
-    """The `labels` of rows, as `featurize` makes them, for a model whose tags are IOB1."""
-    numbers = {name: number for number, name in enumerate(names)}
-    classes = [[numbers.get(tag, IGNORED) for tag in convert_tags(tags, "iob1")] for tags in examples["tags"]]
-    return [
-        [IGNORED if word < 0 else classes[example][word] for word in of_tokens]
-        for of_tokens, example in zip(features["word"], features["example"], strict=True)
-    ]
 
 
 def conll_text(

@@ -255,7 +255,8 @@ def draw_pairs(
     middles = np.where(first < last, corpus.sentences[ends_a], stops)
     is_random = (first == last) | (chance < 0.5)
     wanted = target_lengths(starts, capacity) - (middles - starts)
-    others = _other_documents(corpus, starts, document)
+    others = np.floor(document * (len(corpus.documents) - 1)).astype(np.int64)
+    others += others >= corpus.documents.find(starts)  # a document other than the row's own
     random_starts, random_stops = _random_sentences(corpus, others, sentence, wanted, capacity)
     starts_b, stops_b = np.where(is_random, (random_starts, random_stops), (middles, stops))
     segments = np.stack([starts, middles, starts_b, stops_b], axis=1).reshape(-1, 2, 2)
@@ -267,12 +268,6 @@ def share_of_following(corpus: Corpus, rows: Rows) -> float:
     starts, stops = rows.bounds(np.arange(0, len(rows), 1 + len(rows) // ROWS_AT_MOST))
     first, last = corpus.sentences.find(np.stack([starts, stops - 1]))
     return float((first < last).mean()) / 2
-
-
-def _other_documents(corpus: Corpus, starts: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """For each row, a document other than its own, by one random number each."""
-    others = np.floor(draws * (len(corpus.documents) - 1)).astype(np.int64)
-    return others + (others >= corpus.documents.find(starts))
 
 
 def _random_sentences(

@@ -51,13 +51,7 @@ from elmo_gpt_bert.tasks.pretraining.text import (
     pieces,
     split_sentences,
 )
-from elmo_gpt_bert.tasks.pretraining.vocabulary import (
-    Encoder,
-    digest,
-    refuse_characters,
-    size_field,
-    tokenizer_class,
-)
+from elmo_gpt_bert.tasks.pretraining.vocabulary import Encoder, digest, refuse_characters, size_field, tokenizer_class
 from elmo_gpt_bert.tasks.rows import is_held_out, listed
 from elmo_gpt_bert.training.errors import (
     ExistingFileError,
