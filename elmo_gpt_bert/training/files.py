@@ -43,11 +43,22 @@ def is_path(name: str) -> bool:
     return name.endswith((".json", ".txt")) or name.startswith((".", "/", "~")) or name.count("/") > 1
 
 
-def without_hub(what: str) -> str:
-    """The remedy where the Hub is out of reach. `what`: "the data are", "the model is"."""
+def hub_remedy(error: BaseException, what: str) -> str:
+    """The remedy for an error of the Hub's libraries. `what`: "the data are", "the model is"."""
     if constants.HF_HUB_OFFLINE:
         return f"HF_HUB_OFFLINE is set, and {what} not in the cache: unset it"
+    if _is_refusal(error):
+        login = "run `hf auth login` or set HF_TOKEN"
+        return f"Check its name; if it is private or gated, ask for access on its page, and {login}"
     return "Without network, set HF_HUB_OFFLINE=1 to use only what is cached"
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether the Hub has answered that there is no such repository, or none that this token may read."""
+    cause = error.__cause__ or error.__context__
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    by_name = type(error).__name__ in ("DatasetNotFoundError", "XetAuthenticationError")  # which have no response
+    return by_name or status in (401, 403, 404) or (cause is not None and _is_refusal(cause))
 
 
 def open_file(path: Path) -> BinaryIO:

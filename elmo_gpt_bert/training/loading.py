@@ -34,7 +34,7 @@ from elmo_gpt_bert.training.errors import (
     Text,
     UserError,
 )
-from elmo_gpt_bert.training.files import is_path, plain, read_json, read_json_object, shown, without_hub
+from elmo_gpt_bert.training.files import hub_remedy, is_path, plain, read_json, read_json_object, shown
 from elmo_gpt_bert.training.output_folder import verify_checksums
 
 
@@ -357,7 +357,7 @@ def _loading_errors(name: str, remedy: Text) -> Iterator[None]:
         if not isinstance(error, (OSError, ValueError)):
             reason = [f"{type(error).__name__}: {error}"]
         if isinstance(error, OSError) and not Path(name).exists():
-            remedy = f"{without_hub('the model is')}, or give a local folder."
+            remedy = f"{hub_remedy(error, 'the model is')}, or give a local folder."
         error_type = FileError if isinstance(error, OSError) else InputError
         raise error_type(f"cannot load {name}: ", *map(_one_line, reason), ". ", remedy) from error
 

@@ -467,6 +467,9 @@ def layers_of(model: PreTrainedModel, parameter: Parameter) -> nn.ModuleList:
     from transformers.modeling_layers import GradientCheckpointingLayer  # takes seconds, unless a model was loaded
 
     count = getattr(model.config, "num_hidden_layers", None)
+    if count is None:
+        problem = f" needs layers, and {type(model.config).__name__} names no number of them: leave "
+        raise InputError(parameter, problem, parameter, " out")
     lists = [part for part in model.base_model.modules() if isinstance(part, nn.ModuleList) and len(part) == count]
     if len(lists) > 1:  # ELMo may have as many highways or mixes as layers
         lists = [part for part in lists if all(isinstance(each, GradientCheckpointingLayer) for each in part)]
