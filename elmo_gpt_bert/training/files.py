@@ -24,7 +24,7 @@ from safetensors.numpy import save_file
 from elmo_gpt_bert.training.errors import FileError, InputError, Text
 
 
-DIGEST = "sha256"  # key of the digest in the metadata of a file of tensors
+DIGEST = "sha256"  # also the key of the digest in the metadata of a file of tensors
 WINDOWS = sys.platform == "win32"
 REMEDY = "Make room, or choose another place"
 
@@ -189,9 +189,7 @@ def acquire_lock(folder: Path, in_use: FileError, seconds: float = 0, name: str 
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file as `new_file` does."""
-    with new_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -279,11 +277,8 @@ def file_digest(path: Path) -> str:
 
 def sha256(path: Path) -> str:
     """Like `file_digest`, but always reads the file."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, DIGEST).hexdigest()
 
 
 @lru_cache(maxsize=1 << 16)  # RACE has 28,000 files

@@ -60,7 +60,9 @@ def load_tokenizer(source: ModelSource, *, for_task: bool = True) -> PreTrainedT
         if name.endswith(".txt"):
             tokenizer = _word_pieces(Path(name), source.do_lower_case)
         else:
-            check_tokenizer_files(Path(name))
+            for pattern in TOKENIZER_FILES:
+                for path in Path(name).glob(pattern):
+                    read_json(path)  # raises ValueError for a file that cannot be read
             tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=source.trust_remote_code)
         _check_numbers(tokenizer)
         if hasattr(tokenizer, "task_inputs"):  # a language model's tokenizer adds no special tokens by default
@@ -371,13 +373,6 @@ def _one_line(piece: str | Parameter) -> str | Parameter:
 
 
 # The files of a folder
-
-
-def check_tokenizer_files(folder: Path) -> None:
-    """Raises ValueError for a JSON file of the tokenizer that cannot be read."""
-    for pattern in TOKENIZER_FILES:
-        for path in folder.glob(pattern):
-            read_json(path)
 
 
 def check_indices(folder: Path) -> None:

@@ -517,11 +517,6 @@ def compiled_layers(model: PreTrainedModel, mode: str) -> Iterator[None]:
             layer._compiled_call_impl = None  # what `compile` has set
 
 
-def not_compiled() -> contextlib.AbstractContextManager[None]:
-    """Within the context, compiled layers are computed as if they were not: to evaluate."""
-    return torch.compiler.set_stance("force_eager")
-
-
 def _check_count(model: PreTrainedModel, layers: nn.ModuleList, parameter: Parameter, count: int) -> None:
     if count > len(layers):
         raise InputError(parameter, f" {count}: {type(model).__name__} has {len(layers)} layers, give no more")
