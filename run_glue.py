@@ -61,7 +61,16 @@ from elmo_gpt_bert.tasks.glue import (
 )
 from elmo_gpt_bert.tasks.labelled_texts import MULTI_LABEL, predictions_csv, read_files
 from elmo_gpt_bert.tasks.rows import hub_version, listed
-from elmo_gpt_bert.training.arguments import DATA_PAIRS, OWN_DATA, DataArguments, OneWay, Pair, flag, one_of
+from elmo_gpt_bert.training.arguments import (
+    DATA_PAIRS,
+    OWN_DATA,
+    DataArguments,
+    OneWay,
+    Pair,
+    flag,
+    one_of,
+    parse_names,
+)
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.loading import check_length, load_config, load_model, load_tokenizer
@@ -119,15 +128,13 @@ class GlueArguments(DataArguments):
             raise InputError(
                 f"--text_column_names {self.text_column_names} has the column of the labels, {label_column}"
             )
-        if self.label_names is not None and len(set(self.names)) < max(2, len(self.names)):
-            raise InputError(f"--label_names {self.label_names} must be two or more different names, as in a,b")
-        if self.label_names is not None and self.problem_type == "regression":
+        if self.names is not None and self.problem_type == "regression":
             raise InputError("--label_names are those of classes, and --problem_type regression has none")
 
     @property
     def names(self) -> tuple[str, ...] | None:
         """The names of --label_names."""
-        return None if self.label_names is None else tuple(name.strip() for name in self.label_names.split(","))
+        return None if self.label_names is None else tuple(parse_names("label_names", self.label_names))
 
     @property
     def text_columns(self) -> tuple[str, ...] | None:

@@ -63,6 +63,7 @@ from elmo_gpt_bert.training.arguments import (
     OneWay,
     Pair,
     flag,
+    parse_names,
     public_arguments,
 )
 from elmo_gpt_bert.training.batches import IGNORED
@@ -126,6 +127,12 @@ class NerArguments(DataArguments):
         super().__post_init__()
         if self.text_column_name is not None and self.text_column_name == self.label_column_name:
             raise InputError(f"--text_column_name and --label_column_name are both {self.text_column_name}")
+        _ = self.names  # which checks its flag
+
+    @property
+    def names(self) -> list[str] | None:
+        """The names of --tag_names."""
+        return None if self.tag_names is None else parse_names("tag_names", self.tag_names)
 
     def data_sources(self) -> dict[str, list[Path] | str]:
         if self.dataset_name is not None:
@@ -149,8 +156,7 @@ def load_data(args: NerArguments) -> tuple[str | None, DatasetDict]:
     }
     if args.dataset_name is not None:
         return read_hub(args.dataset_name, args.splits, args.dataset_config_name, **options)
-    tag_names = None if args.tag_names is None else [name.strip() for name in args.tag_names.split(",")]
-    return read_files(args.files, **options, tag_names=tag_names, held_out=args.validation_split_percentage)
+    return read_files(args.files, **options, tag_names=args.names, held_out=args.validation_split_percentage)
 
 
 @dataclass

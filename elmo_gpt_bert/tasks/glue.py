@@ -33,7 +33,7 @@ from elmo_gpt_bert.tasks.rows import (
     read_tsv,
     to_dataset,
 )
-from elmo_gpt_bert.training.errors import InputError, MissingFileError
+from elmo_gpt_bert.training.errors import InputError, MissingFileError, Parameter
 from elmo_gpt_bert.training.files import shown
 
 
@@ -447,6 +447,9 @@ def class_names(task: GlueTask, config: PreTrainedConfig, *, train: bool, model_
         return list(task.classes)
     outputs = f"tells {', '.join(names)} apart" if len(names) > 1 else "predicts a number"
     wanted = ", ".join(task.classes) or "a regression"
+    if not task.folder:  # own files without a train file: by default their classes are the model's
+        remedy = "give the names of its outputs, in their order, or train it on these first"
+        raise InputError(f"{model_name} {outputs}, but ", Parameter("label_names"), f" are {wanted}: {remedy}")
     remedy = f"train it on {'mnli' if task in DIAGNOSTICS.values() else 'this task'} first"
     raise InputError(f"{model_name} {outputs}, but the task is {wanted}: {remedy}")
 

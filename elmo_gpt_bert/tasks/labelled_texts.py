@@ -292,7 +292,8 @@ def _read_name(label: str, task: GlueTask, where: str, of_numbers: tuple[str, ..
                 f"{where}: the label {ascii(label)} looks like {ascii(name)}, which is known, and has other "
                 "characters: convert the files to one Unicode form, such as NFC"
             )
-    raise InputError(f"{where}: unknown label {shown(label)}, known are {listed(task.labels)}")
+    remedy = () if of_numbers is None else (": ", LABEL_NAMES, " must have all labels of the files")
+    raise InputError(f"{where}: unknown label {shown(label)}, known are {listed(task.labels)}", remedy)
 
 
 def _is_whole(label: str) -> bool:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, Text, UserError
-from elmo_gpt_bert.training.files import open_file, parse_json, plain, shown, without_hub
+from elmo_gpt_bert.training.files import hub_remedy, open_file, parse_json, plain, shown
 
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ def load_hub(name: str, configuration: str | None, revision: str | None, otherwi
         load = load_dataset if Path(name).exists() else partial(_load_once, load_dataset)  # a folder may change
         return load(name, configuration, revision=revision)
     except OSError as error:
-        raise FileError(f"{error}. {without_hub('the data are')}, or give ", otherwise, ".") from error
+        reason, remedy = " ".join(str(error).split()).rstrip("."), hub_remedy(error, "the data are")
+        raise FileError(f"{reason}. {remedy}, or give ", otherwise, ".") from error
     except (ValueError, RuntimeError) as error:
         raise InputError(f"cannot read {name} from the Hub: {error}. Or give ", otherwise, ".") from error
 

@@ -395,6 +395,16 @@ def parse_overrides(text: str | None) -> dict[str, Any]:
     return values
 
 
+def parse_names(flag_name: str, text: str) -> list[str]:
+    """The names of --label_names or --tag_names a,b. Raises ValueError unless they are two or more, all different."""
+    names = [name.strip() for name in text.split(",")]
+    if len(names) < 2 or "" in names or len({*names}) < len(names):
+        twice = [f": {name} is there twice" for name in names if names.count(name) > 1]
+        problem = ": one is empty" if "" in names else "".join(twice[:1])
+        raise InputError(f"--{flag_name} {text} must be two or more different names, as in a,b{problem}")
+    return names
+
+
 @dataclass(frozen=True, kw_only=True)
 class DataArguments(RunArguments):
     """The arguments of scripts whose data have the splits train, validation and test."""

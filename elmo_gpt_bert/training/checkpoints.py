@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, DistributedType
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
@@ -42,7 +42,7 @@ from elmo_gpt_bert.training.optimization import (
     saved_name,
 )
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, HALF_WRITTEN, damage, matching_folders, write_checksums
-from elmo_gpt_bert.training.processes import on_main, together
+from elmo_gpt_bert.training.processes import hardware, on_main, together, versions
 from elmo_gpt_bert.training.results import goodness
 from elmo_gpt_bert.training.task import Task
 
@@ -117,18 +117,20 @@ class Checkpoints:
         task: Task,
         optimizer: torch.optim.Optimizer,
         plan: Plan,
-        circumstances: dict[str, str | int],
         identity: dict[str, Any],
         args: RunArguments,
         accelerator: Accelerator,
     ) -> None:
         """
         task, optimizer: the model and the optimizer as Accelerator.prepare has left them, and not in its wrappers
-        circumstances: versions and hardware, which change only rounding
         identity: of the run, as in metrics.json
         """
         self.model, self.optimizer, self.tokenizer, self.plan = task.model, optimizer, task.tokenizer, plan
-        self.circumstances, self.args, self.accelerator = circumstances, args, accelerator
+        self.args, self.accelerator = args, accelerator
+        uses_fsdp = accelerator.distributed_type == DistributedType.FSDP
+        # What changes only rounding.
+        self.circumstances = versions() | hardware(accelerator) | {"FSDP": uses_fsdp}
+        self.circumstances[BATCH_SIZE] = args.per_device_train_batch_size
         # Now, because FSDP gives the model other parameters while it computes.
         self.names = {weight: saved_name(task.model, name) for name, weight in task.model.named_parameters()}
         self.folder = Path(args.output_dir)

@@ -24,7 +24,7 @@ from safetensors.numpy import save_file
 from elmo_gpt_bert.training.errors import FileError, InputError, Text
 
 
-DIGEST = "sha256"  # key of the digest in the metadata of a file of tensors
+DIGEST = "sha256"  # also the key of the digest in the metadata of a file of tensors
 WINDOWS = sys.platform == "win32"
 REMEDY = "Make room, or choose another place"
 
@@ -43,11 +43,22 @@ def is_path(name: str) -> bool:
     return name.endswith((".json", ".txt")) or name.startswith((".", "/", "~")) or name.count("/") > 1
 
 
-def without_hub(what: str) -> str:
-    """The remedy where the Hub is out of reach. `what`: "the data are", "the model is"."""
+def hub_remedy(error: BaseException, what: str) -> str:
+    """The remedy for an error of the Hub's libraries. `what`: "the data are", "the model is"."""
     if constants.HF_HUB_OFFLINE:
         return f"HF_HUB_OFFLINE is set, and {what} not in the cache: unset it"
+    if _is_refusal(error):
+        login = "run `hf auth login` or set HF_TOKEN"
+        return f"Check its name; if it is private or gated, ask for access on its page, and {login}"
     return "Without network, set HF_HUB_OFFLINE=1 to use only what is cached"
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether the Hub has answered that there is no such repository, or none that this token may read."""
+    cause = error.__cause__ or error.__context__
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    by_name = type(error).__name__ in ("DatasetNotFoundError", "XetAuthenticationError")  # which have no response
+    return by_name or status in (401, 403, 404) or (cause is not None and _is_refusal(cause))
 
 
 def open_file(path: Path) -> BinaryIO:
@@ -178,9 +189,7 @@ def acquire_lock(folder: Path, in_use: FileError, seconds: float = 0, name: str 
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file as `new_file` does."""
-    with new_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -268,11 +277,8 @@ def file_digest(path: Path) -> str:
 
 def sha256(path: Path) -> str:
     """Like `file_digest`, but always reads the file."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, DIGEST).hexdigest()
 
 
 @lru_cache(maxsize=1 << 16)  # RACE has 28,000 files

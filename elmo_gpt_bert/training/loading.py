@@ -34,7 +34,7 @@ from elmo_gpt_bert.training.errors import (
     Text,
     UserError,
 )
-from elmo_gpt_bert.training.files import file_digest, is_path, plain, read_json, read_json_object, shown, without_hub
+from elmo_gpt_bert.training.files import file_digest, hub_remedy, is_path, plain, read_json, read_json_object, shown
 from elmo_gpt_bert.training.output_folder import verify_checksums
 
 
@@ -60,7 +60,9 @@ def load_tokenizer(source: ModelSource, *, for_task: bool = True) -> PreTrainedT
         if name.endswith(".txt"):
             tokenizer = _word_pieces(Path(name), source.do_lower_case)
         else:
-            check_tokenizer_files(Path(name))
+            for pattern in TOKENIZER_FILES:
+                for path in Path(name).glob(pattern):
+                    read_json(path)  # raises ValueError for a file that cannot be read
             tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=source.trust_remote_code)
         _check_numbers(tokenizer)
         if hasattr(tokenizer, "task_inputs"):  # a language model's tokenizer adds no special tokens by default
@@ -395,7 +397,7 @@ def _loading_errors(name: str, remedy: Text) -> Iterator[None]:
         if not isinstance(error, (OSError, ValueError)):
             reason = [f"{type(error).__name__}: {error}"]
         if isinstance(error, OSError) and not Path(name).exists():
-            remedy = f"{without_hub('the model is')}, or give a local folder."
+            remedy = f"{hub_remedy(error, 'the model is')}, or give a local folder."
         error_type = FileError if isinstance(error, OSError) else InputError
         raise error_type(f"cannot load {name}: ", *map(_one_line, reason), ". ", remedy) from error
 
@@ -409,13 +411,6 @@ def _one_line(piece: str | Parameter) -> str | Parameter:
 
 
 # The files of a folder
-
-
-def check_tokenizer_files(folder: Path) -> None:
-    """Raises ValueError for a JSON file of the tokenizer that cannot be read."""
-    for pattern in TOKENIZER_FILES:
-        for path in folder.glob(pattern):
-            read_json(path)
 
 
 def check_indices(folder: Path) -> None:

@@ -33,7 +33,7 @@ from elmo_gpt_bert.training.batches import (
     padding_options,
     with_packing,
 )
-from elmo_gpt_bert.training.checkpoints import BATCH_SIZE, Checkpoints, Mean, Progress
+from elmo_gpt_bert.training.checkpoints import Checkpoints, Mean, Progress
 from elmo_gpt_bert.training.command_line import Interrupted, stop_signals
 from elmo_gpt_bert.training.errors import DivergedError, InputError, as_user_errors, flags_in_errors
 from elmo_gpt_bert.training.launching import remove_earlier_results
@@ -46,11 +46,10 @@ from elmo_gpt_bert.training.optimization import (
     freeze_layers,
     make_divisible,
     move_schedule,
-    not_compiled,
     recompute_activations,
     reinitialize_layers,
 )
-from elmo_gpt_bert.training.processes import hardware, one_thread_beside, versions
+from elmo_gpt_bert.training.processes import one_thread_beside
 from elmo_gpt_bert.training.results import Clock, goodness, scores_of, without_types
 from elmo_gpt_bert.training.task import Compute, Evaluation, Task, evaluate, results_of
 
@@ -103,7 +102,9 @@ def train(
         memory.keep_blocks()
     compiled = compiled_layers(model, args.torch_compile_mode) if args.torch_compile else contextlib.nullcontext()
     with compiled:
-        trained = _Training(task, compute, args, accelerator, identity).run()
+        training = _Training(task, compute, args, accelerator, identity)
+        with training.remedies():
+            trained = training.run()
     memory.release()
     return trained
 
@@ -163,15 +164,12 @@ class _Training:
         self.padding_options = padding_options(model, is_padded)
         model.to(accelerator.device)
         model.tie_weights(recompute_mapping=False)  # on XLA, `to` copies a shared weight once for each use
-        uses_fsdp = accelerator.distributed_type == DistributedType.FSDP
-        if uses_fsdp:
+        if accelerator.distributed_type == DistributedType.FSDP:
             make_divisible(model)
         optimizer = build_optimizer(model, args)
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
         self.scheduler = build_schedule(optimizer, args, self.total)
-        circumstances = versions() | hardware(accelerator)
-        circumstances |= {"FSDP": uses_fsdp, BATCH_SIZE: args.per_device_train_batch_size}
-        self.checkpoints = Checkpoints(task, optimizer, self.plan, circumstances, identity, args, accelerator)
+        self.checkpoints = Checkpoints(task, optimizer, self.plan, identity, args, accelerator)
         restored = self.checkpoints.restore()
         self.progress = restored or Progress()
         self.latest: dict[str, Evaluation] | None = None  # suffix -> the last evaluation in this process,
@@ -217,8 +215,7 @@ class _Training:
         self.bar.close()
         if self.args.load_best_model_at_end and progress.best_update != progress.update:
             self.checkpoints.load(progress.best_update)
-        with self.divergence():
-            self.checkpoints.check_weights(progress.update)
+        self.checkpoints.check_weights(progress.update)
         self.clock.lap("train")
         return self.report()
 
@@ -302,9 +299,8 @@ class _Training:
             return True
         self.overflows += 1
         if self.overflows == MAX_OVERFLOWS:
-            self.diverged(
-                f"fp16 gradients overflowed {MAX_OVERFLOWS} times in a row after update {self.progress.update}"
-            )
+            times = f"{MAX_OVERFLOWS} times in a row"
+            raise DivergedError(f"fp16 gradients overflowed {times} after update {self.progress.update}")
         self.print(f"{self.position}: fp16 gradients overflowed; again with a scale of {scaler.get_scale():g}")
         return False
 
@@ -359,31 +355,27 @@ class _Training:
         for update, (losses, counts) in enumerate(zip(all_losses, items.tolist(), strict=True), start=first):
             loss = sum(each * weight for each, weight in zip(losses, weights, strict=True))
             if not math.isfinite(loss):
-                self.diverged(f"the training loss is {loss} at update {update}")
+                raise DivergedError(f"the training loss is {loss} at update {update}")
             for mean in (progress.run, progress.epoch, progress.logged):
                 mean.add(loss, counts[0])
             for name, each, count in zip(self.plan.losses, losses, counts, strict=True):
                 progress.losses.setdefault(name, Mean()).add(each, count)
 
-    def diverged(self, problem: str) -> None:
-        """Raises FloatingPointError with the problem, its remedies and, if there is one, the last checkpoint."""
-        newest = self.checkpoints.newest
-        last = "no checkpoint was saved"
-        if newest is not None:
-            path = self.checkpoints.path(newest)
-            last = f"{path} is the last good checkpoint, for --model_name_or_path of another run"
-        raise DivergedError(
-            f"{problem} of {self.total}: lower --learning_rate (peak {self.args.learning_rate}), or use a "
-            f"--mixed_precision with a wider range; {last}"
-        )
-
     @contextlib.contextmanager
-    def divergence(self) -> Iterator[None]:
-        """Within the context, a divergence is told as `diverged` does."""
+    def remedies(self) -> Iterator[None]:
+        """Adds remedies to the message of a divergence and, if there is one, the last checkpoint."""
         try:
             yield
         except DivergedError as error:
-            self.diverged(str(error))
+            newest = self.checkpoints.newest
+            last = "no checkpoint was saved"
+            if newest is not None:
+                path = self.checkpoints.path(newest)
+                last = f"{path} is the last good checkpoint, for --model_name_or_path of another run"
+            raise DivergedError(
+                f"{error.problem} of {self.total}: lower --learning_rate (peak {self.args.learning_rate}), or use a "
+                f"--mixed_precision with a wider range; {last}"
+            ) from error
 
     def log(self) -> None:
         """Prints the mean loss since the last call, and sends it to the trackers."""
@@ -429,10 +421,10 @@ class _Training:
         self.clock.lap("train")
         try:
             splits = self.task.evaluation_splits.items()
-            with flags_in_errors(), not_compiled():
+            with flags_in_errors(), torch.compiler.set_stance("force_eager"):  # not compiled
                 self.latest = {suffix: evaluate(self.task, split, self.compute) for suffix, split in splits}
         except DivergedError as error:
-            self.diverged(f"{error.problem}, at update {progress.update}")
+            raise DivergedError(f"{error.problem}, at update {progress.update}") from error
         self.clock.lap("eval")
         self.model.train()
         progress.results = results_of(self.latest)
@@ -460,8 +452,7 @@ class _Training:
     def save(self) -> None:
         self.read_losses()
         self.clock.lap("train")
-        with self.divergence():
-            self.checkpoints.save(self.progress)
+        self.checkpoints.save(self.progress)
         self.clock.lap("save")
 
     def must_stop(self) -> bool:

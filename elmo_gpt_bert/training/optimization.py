@@ -467,6 +467,9 @@ def layers_of(model: PreTrainedModel, parameter: Parameter) -> nn.ModuleList:
     from transformers.modeling_layers import GradientCheckpointingLayer  # takes seconds, unless a model was loaded
 
     count = getattr(model.config, "num_hidden_layers", None)
+    if count is None:
+        problem = f" needs layers, and {type(model.config).__name__} names no number of them: leave "
+        raise InputError(parameter, problem, parameter, " out")
     lists = [part for part in model.base_model.modules() if isinstance(part, nn.ModuleList) and len(part) == count]
     if len(lists) > 1:  # ELMo may have as many highways or mixes as layers
         lists = [part for part in lists if all(isinstance(each, GradientCheckpointingLayer) for each in part)]
@@ -512,11 +515,6 @@ def compiled_layers(model: PreTrainedModel, mode: str) -> Iterator[None]:
     finally:
         for layer in layers:
             layer._compiled_call_impl = None  # what `compile` has set
-
-
-def not_compiled() -> contextlib.AbstractContextManager[None]:
-    """Within the context, compiled layers are computed as if they were not: to evaluate."""
-    return torch.compiler.set_stance("force_eager")
 
 
 def _check_count(model: PreTrainedModel, layers: nn.ModuleList, parameter: Parameter, count: int) -> None:

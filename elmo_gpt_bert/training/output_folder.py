@@ -142,7 +142,7 @@ def damage(folder: Path) -> str | None:
 def _find_damage(folder: Path) -> str | None:
     if not (folder / SHA256SUMS).is_file():
         return f"there is no {SHA256SUMS}"
-    text = _read_list(folder / SHA256SUMS)
+    text = (folder / SHA256SUMS).read_text(encoding="utf-8", errors="replace")
     sizes = {name: int(size) for size, name in re.findall(r"^# (\d{1,18}) bytes  (.+)$", text, re.MULTILINE)}
     sums = _sums(text)
     # A list written by sha256sum has no sizes. If there are sizes, but fewer sums, the list was cut short.
@@ -153,10 +153,6 @@ def _find_damage(folder: Path) -> str | None:
             return problem
     unlisted = [path.name for path in loadable_files(folder) if path.name not in sums]
     return f"{unlisted[0]} is not in {SHA256SUMS}, but would be read" if unlisted else None
-
-
-def _read_list(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def _damage_of(folder: Path, name: str, digest: str, size: int | None) -> str | None:
@@ -177,7 +173,8 @@ def _sums(text: str) -> dict[str, str]:
 
 def loaded_names(listing: Path) -> set[str]:
     """The names in a SHA256SUMS that a library would load from the folder itself."""
-    return {name for name in _sums(_read_list(listing)) if "/" not in name and LOADED_FILES.fullmatch(name)}
+    names = _sums(listing.read_text(encoding="utf-8", errors="replace"))
+    return {name for name in names if "/" not in name and LOADED_FILES.fullmatch(name)}
 
 
 def loadable_files(folder: Path) -> list[Path]:

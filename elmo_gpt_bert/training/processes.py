@@ -105,13 +105,7 @@ def on_main(function: Callable[[], Value]) -> Value:
 
     Every process must call it.
     """
-    value, error = None, None
-    if PartialState().is_main_process:
-        try:
-            value = function()
-        except UserError as problem:
-            error = problem
-    value, error = broadcast((value, error))
+    value, error = broadcast(_outcome(function) if PartialState().is_main_process else (None, None))
     if error is not None:
         raise error
     return value
@@ -119,15 +113,19 @@ def on_main(function: Callable[[], Value]) -> Value:
 
 def together(function: Callable[[], Value]) -> Value:
     """What `function` returns on this process. A UserError on any of them ends them all. All must call it."""
-    value, error = None, None
-    try:
-        value = function()
-    except UserError as problem:
-        error = problem
+    value, error = _outcome(function)
     errors = [each for each in from_all(error) if each is not None]
     if errors:
         raise error or errors[0]
     return value
+
+
+def _outcome(function: Callable[[], Value]) -> tuple[Value | None, UserError | None]:
+    """What the function returns, or its UserError."""
+    try:
+        return function(), None
+    except UserError as error:
+        return None, error
 
 
 # Versions and hardware

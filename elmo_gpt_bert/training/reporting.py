@@ -40,6 +40,7 @@ from elmo_gpt_bert.training.errors import FileError
 from elmo_gpt_bert.training.files import follow_umask, read_text, write_json, write_text
 from elmo_gpt_bert.training.log import finish_trackers
 from elmo_gpt_bert.training.optimization import gather_weights, samples_of_update, saved_class
+from elmo_gpt_bert.training.output_folder import SEED
 from elmo_gpt_bert.training.processes import hardware, versions
 from elmo_gpt_bert.training.results import (
     MISMATCHED,
@@ -175,9 +176,7 @@ def print_results(results: Mapping[str, float], args: RunArguments, seed: int | 
         print(f"seconds{of_seed}: {steps}; {sum(seconds.values()):,.1f} in all")
     files = [*(["model", "README.md (its card)"] if args.do_train else []), output_folder.METRICS]
     print(f"written to {output}: {', '.join([*files, *output_folder.predictions_in(output)])}")
-    if (
-        args.do_train and args.next_command and not output_folder.SEED.fullmatch(output.name)
-    ):  # a seed's model may be removed
+    if args.do_train and args.next_command and not SEED.fullmatch(output.name):  # a seed's model may be removed
         script = Path(sys.modules[type(args).__module__].__file__).stem
         vectors = start_of_script("extract", module="elmo_gpt_bert.analysis.extraction")
         scripts = {"script": start_of_script(script), "vectors": vectors}
@@ -454,6 +453,10 @@ def _longest(text: str) -> int:
 
 # Files that are not pushed: only --resume, an ensemble or a tracker needs them.
 LEFT_OUT = ("checkpoint-*", "seed-*/*", "outputs-*.safetensors", "wandb/*", "corpus/*", ".*")
+REFUSALS = {
+    401: "run `hf auth login` or set HF_TOKEN",
+    403: "let the token write there, give another --hub_model_id",
+}
 EXCLUDED = [word for pattern in LEFT_OUT for word in ("--exclude", pattern)]  # for the Hub's own command
 
 
@@ -512,11 +515,9 @@ def _reason(error: Exception) -> str:
         return "HF_HUB_OFFLINE is set: unset it"
     if isinstance(error, HfHubHTTPError):
         status = error.response.status_code
-        remedies = {
-            401: "run `hf auth login` or set HF_TOKEN",
-            403: "let the token write there, give another --hub_model_id",
-        }
-        return f"the Hub answered with an error ({status}): {remedies.get(status, 'try again later')}"
+        return f"the Hub answered with an error ({status}): {REFUSALS.get(status, 'try again later')}"
+    if type(error).__name__ == "XetAuthenticationError":  # where the Hub keeps large files
+        return f"the Hub answered with an error (403): {REFUSALS[403]}"
     if isinstance(error, HTTPError):
         return f"it cannot be reached ({str(error) or type(error).__name__}): check the network, try again later"
     remedy = "give another --hub_model_id" if isinstance(error, ValueError) else "correct that"

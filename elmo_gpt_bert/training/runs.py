@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+OF_SEEDS = "holds runs of several seeds: --resume them with --seeds"
+
 Run = Callable[[RunArguments], dict[str, float]]  # carries out one run; returns its results as metrics.json has them
 Load = Callable[[RunArguments], Task]  # what a script loads: its task, still without features
 
@@ -98,7 +100,7 @@ def repeat(run: Run, args: RunArguments) -> dict[str, float]:
         if args.seeds > 1 or args.max_restarts:
             results = run_seeds(run, args)
         elif args.resume and on_main(lambda: bool(output_folder.matching_folders(output, output_folder.SEED))):
-            raise InputError(f"{output} holds runs of several seeds: --resume them with --seeds")
+            raise InputError(f"{output} {OF_SEEDS}")
         else:
             results = run(args)
         forget_global_batch(args)
@@ -191,7 +193,7 @@ def _read_finished(output: Path, args: RunArguments) -> dict[str, Any] | None:
     """The metrics.json of the run with these arguments if it has finished in `output`, where its model is whole.
 
     None if another run has finished there and left checkpoints, which `train` compares. Raises ValueError if it left
-    none.
+    none, and for a run of several seeds, whose folders may be gone.
     """
     try:
         record = read_finished(output, args)
@@ -199,9 +201,9 @@ def _read_finished(output: Path, args: RunArguments) -> dict[str, Any] | None:
         if not output_folder.matching_folders(output, output_folder.CHECKPOINT):
             raise
         return None
-    if record is None or "runs" in record:  # those of several seeds have folders of their own
-        return None
-    return None if output_folder.damage(output) else record
+    if record is not None and "runs" in record:
+        raise InputError(f"{output} {OF_SEEDS}")
+    return None if record is None or output_folder.damage(output) else record
 
 
 def _build_compute(task: Task, args: RunArguments, accelerator: Accelerator) -> Compute:

@@ -369,35 +369,30 @@ def average(data_set: Dataset, folders: list[Path], model_name: str, id2label: d
     ValueError if labels or shapes differ.
     """
     name, model_labels = outputs_file_name(data_set), json.dumps(id2label, sort_keys=True)
-    first_tensors: dict[str, np.ndarray] = {}
+    runs = (_read(folder / name, len(data_set)) for folder in folders)
+    common: dict[str, list[list[int]]] = {}  # the shapes of the first run
     totals: dict[str, np.ndarray] = {}
-    for folder in folders:
-        tensors, labels = _read(folder / name, len(data_set))
+    for folder, (outputs, shapes, labels) in zip(folders, runs, strict=True):
         if labels != model_labels:
             raise InputError(
                 ENSEMBLE,
                 f": {folder} was trained on the labels {labels}, {model_name} on {model_labels}: only outputs for the "
                 "same labels in the same order can be averaged",
             )
-        first_tensors = first_tensors or tensors
-        shapes, first_shapes = (
-            {name: array.tolist() for name, array in run.items() if name.endswith(SHAPES)}
-            for run in (tensors, first_tensors)
-        )
-        if shapes != first_shapes:
+        common = common or shapes
+        if shapes != common:
             raise InputError(
                 ENSEMBLE,
                 f": {folder} and {folders[0]} have outputs of different shapes: only those of one shape have a mean",
             )
-        for output in tensors:
-            if not output.endswith(SHAPES):
-                totals[output] = totals.get(output, 0) + tensors[output].astype(np.float64)
+        for output, array in outputs.items():
+            totals[output] = totals.get(output, 0) + array.astype(np.float64)
     means = {output: (total / len(folders)).astype(np.float32) for output, total in totals.items()}
-    return {output: _split(mean, first_tensors[output + SHAPES]) for output, mean in means.items()}
+    return {output: _split(mean, common[output]) for output, mean in means.items()}
 
 
-def _read(path: Path, examples: int) -> tuple[dict[str, np.ndarray], str]:
-    """(tensors, id2label of the model as JSON). Raises OSError if the file is missing or damaged."""
+def _read(path: Path, examples: int) -> tuple[dict[str, np.ndarray], dict[str, list[list[int]]], str]:
+    """(flattened outputs, shapes, id2label of the model as JSON). Raises OSError if the file is missing or damaged."""
     if not path.is_file():
         raise MissingFileError(
             ENSEMBLE,
@@ -407,12 +402,13 @@ def _read(path: Path, examples: int) -> tuple[dict[str, np.ndarray], str]:
         )
     try:
         tensors, metadata = load_tensors(path)
-        return tensors, metadata["id2label"]
+        shapes = {name: tensors.pop(name + SHAPES).tolist() for name in [*tensors] if not name.endswith(SHAPES)}
+        return tensors, shapes, metadata["id2label"]
     except (ValueError, KeyError) as error:
         raise FileError(f"{path}: {error}. Copy it again, or repeat its run with ", SAVE_OUTPUTS) from error
 
 
-def _split(flat: np.ndarray, shapes: np.ndarray) -> list[np.ndarray]:
+def _split(flat: np.ndarray, shapes: list[list[int]]) -> list[np.ndarray]:
     """Splits the flattened outputs of all examples into arrays of these shapes."""
-    ends = np.cumsum(shapes.prod(1))
+    ends = np.cumsum(np.prod(shapes, axis=1))
     return [part.reshape(shape) for part, shape in zip(np.split(flat, ends[:-1]), shapes, strict=True)]

@@ -6,6 +6,7 @@ from unicodedata import normalize
 
 import pytest
 from datasets import Dataset, DatasetDict
+from datasets.exceptions import DatasetNotFoundError
 from transformers import AutoConfig
 
 import run_glue
@@ -318,6 +319,16 @@ def test_without_network_the_error_names_what_helps(monkeypatch, offline, messag
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
     with pytest.raises(OSError, match=f"{message}.*, or give data_dir with the published files"):
+        load(task_name="rte", do_train=True)
+
+
+def test_data_that_the_hub_refuses_need_a_token(monkeypatch):
+    def refused(*_, **__):
+        raise DatasetNotFoundError("'x' is a gated dataset on the Hub.\nYou must be authenticated.")
+
+    monkeypatch.setattr("datasets.load_dataset", refused)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    with pytest.raises(OSError, match=r"Hub. You must be authenticated. Check .* or set HF_TOKEN, or give data_dir "):
         load(task_name="rte", do_train=True)
 
 

@@ -291,6 +291,10 @@ def test_tags_that_are_numbers_get_the_names_of_a_list(write):
         ValueError, match=r"a.json:1: ner_tags has the number 2, but tag_names has 2 names, of 0 to 1$"
     ):
         read_files({"train": path}, tag_names=["O", "B-LOC"])
+    with pytest.raises(ValueError, match=r"a.json:1: .*: tag_names calls the number 1 'LOC', .*: write B-LOC where"):
+        read_files({"train": path}, tag_names=["O", "LOC", "PER"])
+    with pytest.raises(ValueError, match=r"a.json:2: ner_tags has the tag 'O', which is none of tag_names: give all "):
+        read_files({"train": path}, tag_names=["B-X", "B-LOC", "I-LOC"])
     with pytest.raises(ValueError, match="tag_names are those of tags that are numbers, in JSON lines, but .*b.conll"):
         read_files({"train": write("EU B-LOC\n", "b.conll")}, tag_names=["O", "B-LOC"])
 
@@ -307,6 +311,8 @@ def test_tags_that_are_numbers_get_the_names_of_a_list(write):
         ({"words": ["EU"], "tags": ["X"]}, "'X', the tag of 'EU', is none of O, B-TYPE, I-TYPE"),
         ({"words": ["EU"], "tags": ["PER"]}, ".*: write B-PER where an entity begins, and then I-PER"),
         ({"words": ["EU"], "tags": ["B_PER"]}, ".*: write it as B-PER, or let"),
+        ({"words": ["EU"], "tags": ["o"]}, ".*: write it as O, or let"),
+        ({"words": ["EU"], "tags": ["1"]}, ".*: write the name of each tag, not its number, or let"),
         ({"words": ["EU"], "tags": ["PER-B"]}, ".*: write it as B-PER, or let"),
         (
             {"words": ["EU"], "tags": [3]},

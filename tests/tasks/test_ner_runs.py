@@ -251,9 +251,14 @@ def test_tags_that_are_numbers_give_the_run_of_their_names(tmp_path, bert, capsy
         files = ["--train_file", file, "--validation_file", file, "--output_dir", str(tmp_path / name)]
         losses.append(run_ner.main([*flags, *files, *more])["eval_loss"])
     assert losses[0] == losses[1]
-    with pytest.raises(SystemExit):
-        run_ner.main([*bert, "--do_train", "--output_dir", str(tmp_path / "c"), *more])
-    assert "has no effect with --d" in capsys.readouterr().err
+    for words, message in [
+        ([*bert, *more], "has no effect with --d"),
+        ([*without_data(bert), "--train_file", file, "--tag_names", "O,B-A,"], "different names, .*: one is empty"),
+        ([*without_data(bert), "--train_file", file, "--tag_names", "O,B-A,B-A"], "names, .*: B-A is there twice"),
+    ]:
+        with pytest.raises(SystemExit):
+            run_ner.main([*words, "--do_train", "--output_dir", str(tmp_path / "c")])
+        assert re.search(message, capsys.readouterr().err)
 
 
 def test_the_loss_of_a_checkpoint_that_speaks_iob1_is_measured_in_iob1(tmp_path, capsys):

@@ -83,6 +83,11 @@ def predictions(folder: Path) -> list[str]:
         (["--task_name", "rte", "--label_names", "a,b"], "--label_names a,b has no effect with --task_name rte"),
         (["--train_file", "y", "--label_names", "a,b,a"], "--label_names a,b,a must be two or more different names"),
         (["--train_file", "y", "--label_names", "a"], "--label_names a must be two or more different names"),
+        (["--train_file", "y", "--label_names", "a,b,a"], "different names, as in a,b: a is there twice"),
+        (
+            ["--train_file", "y", "--label_names", "a,b,"],
+            "different names, as in a,b: one is empty",
+        ),
         (
             ["--train_file", "y", "--label_names", "a,b", "--problem_type", "regression"],
             "--label_names are those of cl",
@@ -305,8 +310,10 @@ def test_label_names_are_those_of_the_models_classes_and_of_numbers(tmp_path, fl
     assert set(predictions(tmp_path / "out")) <= {"neg", "pos"}
     if "1" not in labels:
         assert run_glue.main([*files, "--label_names", "pos,neg"])["eval_accuracy"] == pytest.approx(1 - right)
-    with pytest.raises(ValueError, match="unknown label '(pos|neg)', known are bad, ok"):
+    with pytest.raises(ValueError, match="unknown label '(pos|neg)', known are bad, ok: --label_names must have"):
         run_glue.main([*files, "--label_names", "bad,ok"])
+    with pytest.raises(ValueError, match="tells LABEL_0, LABEL_1 apart, but --label_names are neg, pos, x: give"):
+        run_glue.main([*files, "--label_names", "neg,pos,x"])
 
 
 def test_label_names_set_the_order_in_training_and_are_saved(tmp_path, flags):

@@ -152,6 +152,9 @@ def test_what_cannot_be_frozen_or_renewed_is_one_clear_error():
     assert {name.split(".")[-2] for name in trained} == {"dense", "classifier"} and len(trained) == 4  # the pooler's
     with pytest.raises(ValueError, match=f"^count {LAYERS} leaves nothing of ZooGPTLMHeadModel to train"):
         freeze_layers(MODELS["GPT, tied LM"](), LAYERS)
+    pictures = transformers.ResNetConfig(embedding_size=4, hidden_sizes=[4], depths=[1], layer_type="basic")
+    with pytest.raises(ValueError, match="^count needs layers, and ResNetConfig names no number of them: leave count"):
+        freeze_layers(transformers.ResNetForImageClassification(pictures), 1)
 
 
 # All weights

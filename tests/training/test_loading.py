@@ -5,10 +5,12 @@ import os
 import random
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 import transformers
+from huggingface_hub.errors import GatedRepoError
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModel,
@@ -146,6 +148,22 @@ def test_a_model_out_of_reach_is_looked_for_in_the_cache_if_told_so(run, monkeyp
     monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", unreachable)
     with pytest.raises(OSError, match="no connection. Without network, set HF_HUB_OFFLINE=1"):
         load_config(run(model_name_or_path="nobody/nothing"))
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_model_that_the_hub_refuses_needs_a_token(run, monkeypatch, status):
+    """transformers tells a refusal as an OSError, which the answer of the Hub has caused."""
+
+    def refused(*_, **__):
+        answer = SimpleNamespace(status_code=status, headers={}, request=None)
+        raise OSError("a gated repo") from GatedRepoError("restricted", response=answer)
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", refused)
+    message = "^cannot load me/gated: a gated repo. Check its name; .* gated, .* or set HF_TOKEN, or give a local"
+    with pytest.raises(OSError, match=message) as info:
+        load_config(run(model_name_or_path="me/gated"))
+    assert "network" not in str(info.value)
 
 
 # Tokenizers

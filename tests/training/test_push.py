@@ -10,6 +10,7 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
+from hf_xet import XetAuthenticationError
 from huggingface_hub import ModelCard, constants, hf_api
 from huggingface_hub.utils import filter_repo_objects
 
@@ -178,6 +179,15 @@ def test_a_hub_that_fails_after_the_work_costs_nothing_but_one_command(hub, end,
     assert hub.files("me/out")["README.md"] == (out / "README.md").read_bytes()
     names = {path.name for path in out.iterdir()}
     assert {"README.md", "metrics.json", "model.safetensors", "predictions.tsv"} <= names and ".lock" not in names
+
+
+def test_a_store_of_large_files_that_refuses_a_token_is_told_as_the_hub_is(hub, folder, monkeypatch):
+    def refused(*_, **__):
+        raise XetAuthenticationError("expired")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "upload_folder", refused)
+    with pytest.raises(OSError, match=r"\(403\): let the token write there, .* Then: hf upload me/rte "):
+        send("me/rte", folder)
 
 
 def test_nothing_of_an_earlier_model_stays_beside_the_one_that_is_pushed(hub, tmp_path):

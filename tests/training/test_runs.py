@@ -569,6 +569,17 @@ def test_runs_of_several_seeds_are_not_resumed_as_one(finished):
         run_glue.main([*finished, "--resume", "--do_predict"])
 
 
+def test_runs_of_several_seeds_are_not_resumed_as_one_where_their_folders_are_gone(finished, tmp_path):
+    out = tmp_path / "out"
+    best = metrics_of(out)["seed"]
+    for folder in out.glob("seed-*"):
+        shutil.rmtree(folder)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    with pytest.raises(ValueError, match="holds runs of several seeds: --resume them with --seeds"):
+        run_glue.main([*finished, "--resume", "--seeds", "1", "--seed", str(best)])
+    assert {name: (out / name).read_bytes() for name in before} == before
+
+
 @pytest.mark.slow
 def test_overwriting_leaves_nothing_of_earlier_seeds(flags, tmp_path, monkeypatch):
     out = tmp_path / "out"

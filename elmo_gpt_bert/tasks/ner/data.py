@@ -50,11 +50,13 @@ FOLDERS = (
 WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags")  # the default columns, the first that exists
 TAG_NAMES = Parameter("tag_names")
 NUMBERS = (": give ", TAG_NAMES, ", the names of 0, 1 and so on, which the features of a data set list")
+NO_NAMES = ": give all of them, or leave it out where tags are no numbers"
 REMEDY = (": ", TEXT_COLUMN, " and ", LABEL_COLUMN, " choose other columns")
 OTHER_FILES = (split_file("train"), ", ", split_file("validation"), " and ", split_file("test"))
 SCHEME = Parameter("scheme", "data_scheme")
 SCHEMES = {"iob1": "BI", "iob2": "BI", "bioes": "BIES"}  # the prefixes of tags other than O
 BIOES = {"M": "I", "L": "E", "U": "S"}  # prefixes of BMES and BILOU -> those of BIOES
+TAG = re.compile("O|[BIESMLU](-.+)?")
 OTHER_ORDER = re.compile("([BIESLUM])[_:](.+)|(.+)[-_:]([BIESLUM])")  # as in B_PER and PER-B
 
 
@@ -212,12 +214,21 @@ def _from_rows(
 
 
 def _named(tags: Any, names: Sequence[str], where: str) -> Any:
-    """The names of tags if these are numbers; otherwise the tags, whatever they are."""
-    if not (isinstance(tags, list) and all(type(tag) is int for tag in tags)):
+    """The names of tags if these are numbers; otherwise the tags, whatever they are.
+
+    Raises ValueError for a number without a name, for a name that is no tag, and for a tag that is none of the names.
+    """
+    if not isinstance(tags, list) or not all(type(tag) is int for tag in tags):
+        if other := [tag for tag in tags if isinstance(tag, str) and tag not in names]:
+            raise InputError(f"{where} has the tag {shown(other[0])}, which is none of ", TAG_NAMES, NO_NAMES)
         return tags
-    if wrong := [tag for tag in tags if not 0 <= tag < len(names)]:
-        problem = f"{where} has the number {wrong[0]}, but "
-        raise InputError(problem, TAG_NAMES, f" has {len(names)} names, of 0 to {len(names) - 1}")
+    for tag in tags:
+        if not 0 <= tag < len(names):
+            problem = f"{where} has the number {tag}, but "
+            raise InputError(problem, TAG_NAMES, f" has {len(names)} names, of 0 to {len(names) - 1}")
+        if not TAG.fullmatch(names[tag]):
+            problem = f" calls the number {tag} {shown(names[tag])}, which is none of {_forms('BIES')}: "
+            raise InputError(f"{where}: ", TAG_NAMES, problem, _correction(names[tag]))
     return [names[tag] for tag in tags]
 
 
@@ -286,17 +297,23 @@ def check_prefixes(sentences: list[Sentence], prefixes: str) -> None:
     valid = re.compile(f"O|[{prefixes}](-.+)?")
     if mistake := _first(sentences, lambda previous, tag: valid.fullmatch(tag) is None):
         sentence, word = mistake
-        names = ", ".join(f"{prefix}-TYPE" for prefix in prefixes)
         raise InputError(
             f"{sentence.place(word)}: {shown(sentence.tags[word])}, the tag of {shown(sentence.words[word])}, is none "
-            f"of O, {names}: {_correction(sentence.tags[word])}, or let ",
+            f"of {_forms(prefixes)}: {_correction(sentence.tags[word])}, or let ",
             LABEL_COLUMN,
             " name the column of the tags",
         )
 
 
+def _forms(prefixes: str) -> str:
+    """As in "O, B-TYPE, I-TYPE"."""
+    return ", ".join(["O", *(f"{prefix}-TYPE" for prefix in prefixes)])
+
+
 def _correction(tag: str) -> str:
     """How to correct a tag without a prefix, or with one that is written otherwise."""
+    if tag == "o" or tag.removeprefix("-").isdecimal():
+        return "write it as O" if tag == "o" else "write the name of each tag, not its number"
     if match := OTHER_ORDER.fullmatch(tag):
         prefix, entity_type = match[1] or match[4], match[2] or match[3]
         return f"write it as {plain(f'{prefix}-{entity_type}')}"
