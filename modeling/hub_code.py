@@ -52,6 +52,8 @@ def copy_code(module: str, auto_map: dict[str, str], folder: str | Path, others:
 def flatten(paths: list[Path]) -> dict[str, str]:
     """The texts, by file name, of the files and of all files that they import from this package, for a flat folder.
 
+    All relative imports become imports from siblings.
+
     Raises:
         ValueError: if two of the files have the same name, or if an import does not name a file.
     """
@@ -60,24 +62,19 @@ def flatten(paths: list[Path]) -> dict[str, str]:
         path = waiting.pop()
         if places.setdefault(path.name, path) != path:
             raise ValueError(f"{path} and {places[path.name]} cannot both be in a saved folder: rename one of them.")
-        if path.name not in texts:
-            texts[path.name], imported = flatten_imports(path)
-            waiting += imported
+        if path.name in texts:
+            continue
+        text = path.read_bytes().decode("utf-8")
+        lines = text.split("\n")
+        for node in _relative_imports(text):
+            module = path.parents[node.level - 1].joinpath(*(node.module or "").split(".")).with_suffix(".py")
+            line, start = lines[node.lineno - 1], node.col_offset
+            if not module.is_file():
+                raise ValueError(f"{path}: {line.strip()!r} must name a file, as in `from .modeling_x import XModel`.")
+            lines[node.lineno - 1] = f"{line[:start]}from .{module.stem}{line[line.index(' import', start) :]}"
+            waiting.append(module)
+        texts[path.name] = "\n".join(lines)
     return texts
-
-
-def flatten_imports(path: Path) -> tuple[str, list[Path]]:
-    """The text of a file with all relative imports changed to imports from siblings, and the files it imports."""
-    text = path.read_bytes().decode("utf-8")
-    lines, imported = text.split("\n"), []
-    for node in _relative_imports(text):
-        module = path.parents[node.level - 1].joinpath(*(node.module or "").split(".")).with_suffix(".py")
-        line, start = lines[node.lineno - 1], node.col_offset
-        if not module.is_file():
-            raise ValueError(f"{path}: {line.strip()!r} must name a file, as in `from .modeling_x import XModel`.")
-        lines[node.lineno - 1] = f"{line[:start]}from .{module.stem}{line[line.index(' import', start) :]}"
-        imported.append(module)
-    return "\n".join(lines), imported
 
 
 @functools.cache  # every checkpoint of a run saves the same code

@@ -65,9 +65,9 @@ from ..shared.modeling_attention import (
 from ..shared.modeling_heads import (
     check_shapes,
     class_loss,
-    labels_need_padding,
+    loss_needs_padding,
     mean_word_loss,
-    predicts_from_padding,
+    one_of,
     states_to_predict_from,
     token_loss,
 )
@@ -339,11 +339,12 @@ class ZooBertPreTrainedModel(SavedWithCode, TakesStockConfig, PreTrainedModel):
         inputs_embeds: torch.Tensor | None,
         labels: torch.Tensor | None,
         unpad: bool | None,
+        predicts_next: bool = False,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPoolingAndCrossAttentions:
-        """The encoder's output for a head with (B, T) labels. Padding that has a label is computed."""
-        check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
-        unpad = False if labels_need_padding(labels, attention_mask, kwargs.get("packing")) else unpad
+        """The encoder's output for a head with (B, T) labels. Padding is computed if the loss needs it."""
+        check_shapes(one_of(input_ids, inputs_embeds), labels=labels)
+        unpad = False if loss_needs_padding(labels, attention_mask, predicts_next, **kwargs) else unpad
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         return self.bert(*inputs, unpad=unpad, return_dict=True, **kwargs)
 
@@ -410,17 +411,15 @@ class ZooBertModel(ZooBertPreTrainedModel):
             Where the real tokens are, as `DataCollatorWithPacking` finds it. It changes no result; a GPU then need not
             be waited for to read the mask.
         """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("Give exactly one of input_ids and inputs_embeds.")
-        inputs = input_ids if input_ids is not None else inputs_embeds
-        cache = cache_of_either_name(cache, past_key_values)
-        self._check(inputs, attention_mask, token_type_ids, position_ids, cache, kwargs)
+        inputs, cache = one_of(input_ids, inputs_embeds), cache_of_either_name(cache, past_key_values)
+        self._check_cache(cache, kwargs)
+        check_shapes(inputs, attention_mask, token_type_ids, position_ids, past=cached_tokens(cache))
         token, longest = "last" if self.config.is_decoder else "first", self.config.max_position_embeddings
         token = token if first_token_only else None
         plan = make_plan(self, inputs, attention_mask, position_ids, cache, kwargs, unpad, token, longest, packing)
-        tensors = [plan.enter(each) for each in (input_ids, token_type_ids, plan.positions, inputs_embeds)]
+        tensors = plan.enter(input_ids, token_type_ids, plan.positions, inputs_embeds)
         encoded = self._encode(*tensors, plan, cache, return_dict=True, **kwargs)
-        hidden_states = plan.leave(encoded.last_hidden_state)  # (B, 1 or T, H)
+        hidden_states = plan.leave(encoded.last_hidden_state, is_last=True)  # (B, 1 or T, H)
         pooled = None
         if self.pooler is not None:  # before padding is zero: a row may begin with it
             states = hidden_states
@@ -430,7 +429,7 @@ class ZooBertModel(ZooBertPreTrainedModel):
         return BaseModelOutputWithPoolingAndCrossAttentions(
             last_hidden_state=plan.zero_padding(hidden_states),
             pooler_output=pooled,
-            hidden_states=plan.leave_recorded(encoded.hidden_states),
+            hidden_states=encoded.hidden_states and tuple(map(plan.leave, encoded.hidden_states)),
             attentions=encoded.attentions,
             cross_attentions=encoded.cross_attentions,
         )
@@ -451,11 +450,10 @@ class ZooBertModel(ZooBertPreTrainedModel):
         mask = create_mask(self.config, hidden_states, plan, cache, self.config.is_decoder)
         return self.encoder(hidden_states, mask, packing=plan.packing, read=plan.read, cache=cache, **kwargs)
 
-    def _check(self, inputs, attention_mask, token_type_ids, position_ids, cache, kwargs: dict):
-        """Raises ValueError for inputs of wrong shapes, and for inputs of a decoder."""
+    def _check_cache(self, cache: Cache | None, kwargs: dict):
+        """Raises ValueError for a cache of another class, and for inputs of a decoder."""
         if cache is not None and not isinstance(cache, Cache):
             raise ValueError(f"the cache is a {type(cache).__name__}; give a DynamicCache")
-        check_shapes(inputs, attention_mask, token_type_ids, position_ids, past=cached_tokens(cache))
         decoder_names = ["encoder_hidden_states", "encoder_attention_mask"] + ["use_cache"] * self.config.is_decoder
         unsupported = [name for name in decoder_names if kwargs.get(name) is not None and kwargs[name] is not False]
         if unsupported:
@@ -631,10 +629,8 @@ class ZooBertLMHeadModel(ZooBertWordPredictor):
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to leave padding out if the loss does not need it; see `ZooBertModel.forward`.
         """
-        check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
-        needs_padding = predicts_from_padding(labels, attention_mask, **kwargs)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        outputs = self.bert(*inputs, unpad=False if needs_padding else unpad, return_dict=True, **kwargs)
+        outputs = self.encode_tokens(*inputs, labels, unpad, predicts_next=True, **kwargs)
         logits = self.cls.predictions(states_to_predict_from(outputs.last_hidden_state, logits_to_keep))  # (B, T, V)
         loss = None
         if labels is not None:

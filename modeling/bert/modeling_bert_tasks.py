@@ -187,17 +187,10 @@ class ZooBertForMultipleChoice(ZooBertClassifier):
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to leave padding out; see `ZooBertModel.forward`.
         """
-        inputs = input_ids if input_ids is not None else inputs_embeds
-        flat = flatten_choices(
-            inputs,
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-        )  # (B * choices, T)
-        flat.append(None if inputs_embeds is None else inputs_embeds.flatten(0, 1))
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        shape, (*flat, _) = flatten_choices(*inputs)  # (B * choices, T)
         outputs = super().forward(*flat, unpad=unpad, return_dict=True, **kwargs)
-        logits = outputs.logits.view(-1, inputs.shape[1])  # (B, choices)
+        logits = outputs.logits.view(shape)  # (B, choices)
         loss = None if labels is None else self.loss_function(logits=logits, labels=labels, **kwargs)
         return MultipleChoiceModelOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions

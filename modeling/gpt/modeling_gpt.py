@@ -37,7 +37,6 @@ import functools
 import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -53,7 +52,6 @@ from transformers.processing_utils import Unpack
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
-from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import capture_outputs
 
 from ..hub_code import SavedWithCode, TakesStockConfig
@@ -68,8 +66,9 @@ from ..shared.modeling_attention import (
 from ..shared.modeling_heads import (
     IGNORED,
     check_shapes,
+    loss_needs_padding,
     mean_word_loss,
-    predicts_from_padding,
+    one_of,
     states_to_predict_from,
 )
 from ..shared.modeling_onednn import WORTH_PACKING, is_faster, is_opaque, is_plain, linear, multiply_rows, packed
@@ -312,21 +311,18 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
             Where the real tokens are, as `DataCollatorWithPacking` finds it. It changes no result; a GPU then need not
             be waited for to read the mask.
         """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("Give exactly one of input_ids and inputs_embeds.")
-        inputs = input_ids if input_ids is not None else inputs_embeds
-        cache = cache_of_either_name(cache, past_key_values)
-        self._check(inputs, attention_mask, token_type_ids, position_ids, cache)
+        inputs, cache = one_of(input_ids, inputs_embeds), cache_of_either_name(cache, past_key_values)
+        check_shapes(inputs, attention_mask, token_type_ids, position_ids, past=cached_tokens(cache))
         if cache is None and use_cache:
             cache = DynamicCache()
         token, longest = "last" if last_token_only else None, self.config.n_positions
         plan = make_plan(self, inputs, attention_mask, position_ids, cache, kwargs, unpad, token, longest, packing)
-        tensors = [plan.enter(each) for each in (input_ids, token_type_ids, plan.positions, inputs_embeds)]
+        tensors = plan.enter(input_ids, token_type_ids, plan.positions, inputs_embeds)
         decoded = self._decode(*tensors, plan, cache, return_dict=True, **kwargs)
         return BaseModelOutputWithPast(
-            last_hidden_state=plan.leave(plan.zero_padding(decoded.last_hidden_state)),
+            last_hidden_state=plan.zero_padding(plan.leave(decoded.last_hidden_state, is_last=True)),
             **{CACHE: cache if use_cache else None},
-            hidden_states=plan.leave_recorded(decoded.hidden_states),
+            hidden_states=decoded.hidden_states and tuple(map(plan.leave, decoded.hidden_states)),
             attentions=decoded.attentions,
         )
 
@@ -357,15 +353,6 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
                 hidden_states, block_mask, layer_past=cache, read=columns, place=place, packing=plan.packing, **kwargs
             )
         return BaseModelOutputWithPast(last_hidden_state=hidden_states)
-
-    def _check(self, inputs, attention_mask, token_type_ids, position_ids, cache):
-        """Raises ValueError for inputs of wrong shapes."""
-        if is_tracing(inputs):
-            return
-        past = cached_tokens(cache)
-        if torch.is_tensor(past):  # a static cache's; reading it would make the program wait for the device
-            attention_mask, past = (None, past) if past.device.type != "cpu" else (attention_mask, int(past))
-        check_shapes(inputs, attention_mask, token_type_ids, position_ids, past=past)
 
 
 @auto_docstring(custom_intro="GPT with its language modeling head, tied to the word embeddings.")
@@ -430,8 +417,8 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
         """
         if skip_logits and labels is None:
             raise ValueError("skip_logits=True returns nothing but the loss: give labels")
-        check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
-        needs_padding = predicts_from_padding(labels, attention_mask, **kwargs)
+        check_shapes(one_of(input_ids, inputs_embeds), labels=labels)
+        needs_padding = loss_needs_padding(labels, attention_mask, predicts_next=True, **kwargs)
         outputs = self.transformer(
             input_ids,
             attention_mask=attention_mask,
@@ -492,22 +479,10 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
 # memory as the weights.
 
 
-@dataclass
-class KeptWeight:
-    """What is known of a weight, and its packed copy after some products.
+# By the id of a weight: what differs after a change, the number of products since, and the packed copy.
+Kept = dict[int, tuple[tuple, int, torch.Tensor | None]]
 
-    Attributes:
-        weight: the weight itself; this reference does not keep it in memory.
-        state: what differs after a change: how often it was changed in place, where it lies, and how.
-    """
-
-    weight: weakref.ref
-    state: tuple
-    products: int = 0
-    copy: torch.Tensor | None = None
-
-
-_kept: ContextVar[dict[int, KeptWeight] | None] = ContextVar("kept", default=None)
+_kept: ContextVar[Kept | None] = ContextVar("kept", default=None)
 
 
 @contextlib.contextmanager
@@ -532,9 +507,7 @@ def linear_in_steps(
     return linear(inputs, weight.T if transposed else weight, bias)
 
 
-def _packed_copy(
-    kept: dict[int, KeptWeight], inputs: torch.Tensor, weight: torch.Tensor, transposed: bool
-) -> torch.Tensor | None:
+def _packed_copy(kept: Kept, inputs: torch.Tensor, weight: torch.Tensor, transposed: bool) -> torch.Tensor | None:
     """The packed copy of the weight as it is now, or None if there is none yet, or oneDNN cannot be used.
 
     A weight is packed anew after it has been replaced, moved, converted or changed in place. A change by way of
@@ -543,14 +516,15 @@ def _packed_copy(
     """
     if not is_faster(inputs, weight, WORTH_PACKING) or weight.is_inference():  # whose changes torch does not count
         return None
-    state = weight._version, weight.data_ptr(), weight.stride()
-    entry = kept.get(id(weight))
-    if entry is None or entry.weight() is not weight or entry.state != state:
-        entry = kept[id(weight)] = KeptWeight(weakref.ref(weight), state)
-    entry.products += 1
-    if entry.products == PRODUCTS_BEFORE_PACKING:
-        entry.copy = packed(weight.T if transposed else weight, WORTH_PACKING)
-    return entry.copy
+    # A weight has one weak reference, which does not keep it in memory; another weight may get the same id later.
+    state = weakref.ref(weight), weight._version, weight.data_ptr(), weight.stride()
+    before, products, copy = kept.get(id(weight), (state, 0, None))
+    if before != state:
+        products, copy = 0, None
+    if products + 1 == PRODUCTS_BEFORE_PACKING:
+        copy = packed(weight.T if transposed else weight, WORTH_PACKING)
+    kept[id(weight)] = state, products + 1, copy
+    return copy
 
 
 __all__ = ["ZooGPTLMHeadModel", "ZooGPTModel", "ZooGPTPreTrainedModel"]

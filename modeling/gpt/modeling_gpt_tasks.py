@@ -44,8 +44,8 @@ from ..shared.modeling_heads import (
     class_loss,
     flatten_choices,
     is_possible,
-    labels_need_padding,
-    predicts_from_padding,
+    loss_needs_padding,
+    one_of,
     sequence_classification_loss,
     token_loss,
     word_loss,
@@ -123,7 +123,7 @@ class ZooGPTTaskModel(ZooGPTPreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPast:
         """The model's output. Positions count from each row's first real token; `labels` are those of tokens."""
-        inputs, past = input_ids if input_ids is not None else inputs_embeds, int(cached_tokens(cache))
+        inputs, past = one_of(input_ids, inputs_embeds), int(cached_tokens(cache))
         check_shapes(inputs, attention_mask, position_ids=position_ids, labels=labels, past=past)
         packing = kwargs.get("packing")
         if position_ids is None and (packing is None or not packing.fits(attention_mask)):  # it has none on the left
@@ -134,7 +134,7 @@ class ZooGPTTaskModel(ZooGPTPreTrainedModel):
             token_type_ids,
             position_ids,
             inputs_embeds,
-            unpad=False if labels_need_padding(labels, attention_mask, packing) else unpad,
+            unpad=False if loss_needs_padding(labels, attention_mask, packing=packing) else unpad,
             cache=cache,
             return_dict=True,
             **kwargs | {"use_cache": False},
@@ -342,19 +342,11 @@ class ZooGPTForMultipleChoice(ZooGPTTaskModel):
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to leave padding out; see `ZooGPTModel.forward`.
         """
-        inputs = input_ids if input_ids is not None else inputs_embeds
-        input_ids, attention_mask, token_type_ids, position_ids = flatten_choices(
-            inputs,
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-        )  # (B * K, T)
-        inputs_embeds = None if inputs_embeds is None else inputs_embeds.flatten(0, 1)
-        attention_mask = self.mask_padding(input_ids, attention_mask)
-        rows = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        shape, (*rows, _) = flatten_choices(*inputs)  # (B * K, T)
+        rows[1] = self.mask_padding(*rows[:2])
         outputs, states, lm_loss = self.read(*rows, labels, unpad=unpad, **kwargs)
-        logits = self.multiple_choice_head(states).unflatten(0, inputs.shape[:2])  # (B, K)
+        logits = self.multiple_choice_head(states).unflatten(0, shape)  # (B, K)
         loss = None if labels is None else self.loss_function(logits=logits, labels=labels, **kwargs)
         if lm_loss is not None:
             loss = loss + lm_loss
@@ -409,27 +401,22 @@ class ZooGPTDoubleHeadsModel(ZooGPTPreTrainedModel):
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to leave padding out if the loss does not need it; see `ZooGPTModel.forward`.
         """
-        inputs = input_ids if input_ids is not None else inputs_embeds
-        is_one_question = inputs is not None and inputs.dim() == 2 + inputs.is_floating_point()
-        input_ids, attention_mask, token_type_ids, position_ids, labels = flatten_choices(
-            inputs.unsqueeze(0) if is_one_question else inputs,
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            labels=labels,
-        )  # (B * K, T)
-        shape = inputs.shape[: 1 if is_one_question else 2]  # (K,) or (B, K)
+        inputs = one_of(input_ids, inputs_embeds)
+        is_one_question = inputs.dim() == 2 + inputs.is_floating_point()
+        if is_one_question:
+            input_ids = None if input_ids is None else input_ids.unsqueeze(0)
+            inputs_embeds = None if inputs_embeds is None else inputs_embeds.unsqueeze(0)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        shape, (*rows, labels) = flatten_choices(*inputs, labels)  # (B * K, T)
+        shape = shape[1:] if is_one_question else shape  # (K,) or (B, K)
         if mc_token_ids is not None and mc_token_ids.numel() != shape.numel():
             raise ValueError(f"mc_token_ids are {tuple(mc_token_ids.shape)}, not {tuple(shape)}: one column a choice")
-        inputs_embeds = None if inputs_embeds is None else inputs_embeds.flatten(0, -3)
-        check_shapes(input_ids if inputs_embeds is None else inputs_embeds, attention_mask, labels=labels)
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        unpad = False if predicts_from_padding(labels, attention_mask) else unpad
-        outputs = self.transformer(*inputs, unpad=unpad, return_dict=True, **kwargs | {"use_cache": False})
+        check_shapes(one_of(rows[0], rows[-1]), rows[1], labels=labels)
+        unpad = False if loss_needs_padding(labels, rows[1], predicts_next=True) else unpad
+        outputs = self.transformer(*rows, unpad=unpad, return_dict=True, **kwargs | {"use_cache": False})
         states = outputs.last_hidden_state  # (B * K, T, H)
         logits = self.lm_head(states)
-        columns = last_columns(states, attention_mask) if mc_token_ids is None else mc_token_ids.flatten()
+        columns = last_columns(states, rows[1]) if mc_token_ids is None else mc_token_ids.flatten()
         scores = self.multiple_choice_head(states[torch.arange(states.shape[0], device=states.device), columns])
         loss = None
         if labels is not None:

@@ -81,21 +81,19 @@ def attend(
         output, probabilities = function(module, query, key, value, attention_mask, **kwargs)
         return output.flatten(2), probabilities
     way = way_to_attend(module.config, query.device, product_type(query), query.shape[-1], kwargs["dropout"])
-    if way == "groups":
-        output = _attend_in_groups(function, module, query, key, value, packing, **kwargs)
-    elif way == "grid":
-        output = _attend_on_a_grid(function, module, query, key, value, packing, **kwargs)
-    else:
-        function = flash_attention_forward if way == "flash" else function
-        output = _attend_by_boundaries(function, module, query, key, value, packing, **kwargs)
-    return output.flatten(2), None
+    ways = {
+        "groups": _attend_in_groups,
+        "grid": _attend_on_a_grid,
+        "flash": _attend_by_flash,
+        "named": _attend_by_name,
+    }
+    return ways[way](function, module, query, key, value, packing, **kwargs).flatten(2), None
 
 
 def _attend_in_groups(function, module, query, key, value, packing: Packing, **kwargs) -> torch.Tensor:
     """One call for all sequences of the same length: (1, N or S, A, D)."""
-    one_query = query.shape[2] != key.shape[2]
     keys = [count * length for count, length in packing.groups]
-    queries = [count for count, _ in packing.groups] if one_query else keys
+    queries = keys if query.shape[2] == key.shape[2] else [count for count, _ in packing.groups]
     parts = zip(packing.groups, query.split(queries, 2), key.split(keys, 2), value.split(keys, 2), strict=True)
     outputs = []
     for (count, _), *states in parts:
@@ -108,31 +106,41 @@ def _attend_in_groups(function, module, query, key, value, packing: Packing, **k
 
 def _attend_on_a_grid(function, module, query, key, value, packing: Packing, **kwargs) -> torch.Tensor:
     """One call for all sequences, padded to the longest of them: (1, N or S, A, D)."""
-    shape, cells = (packing.sequences, packing.longest), packing.cells.to(key.device)
 
     def to_grid(states: torch.Tensor) -> torch.Tensor:
         """(1, A, N, D) -> (S, A, L, D)."""
-        tokens = states.squeeze(0).transpose(0, 1)  # (N, A, D)
-        grid = tokens.new_zeros(shape[0] * shape[1], *tokens.shape[1:]).index_copy(0, cells, tokens)
-        return grid.unflatten(0, shape).transpose(1, 2)
+        return packing.grid.unpack(states.transpose(1, 2)).transpose(1, 2)
 
     one_query = query.shape[2] != key.shape[2]  # which sees all of its sequence
     mask = packing.causal_mask if module.is_causal and not one_query else packing.mask
-    query = query.squeeze(0).transpose(0, 1).unsqueeze(2) if one_query else to_grid(query)  # (S, A, 1 or L, D)
+    query = query.transpose(0, 2) if one_query else to_grid(query)  # (S, A, 1 or L, D)
     output, _ = function(module, query, to_grid(key), to_grid(value), mask.to(key.device), **kwargs)
-    output = output.flatten(0, 1)  # (S or S * L, A, D)
-    return (output if one_query else output.index_select(0, cells)).unsqueeze(0)
+    return output.transpose(0, 1) if one_query else packing.grid.pack(output)
 
 
-def _attend_by_boundaries(function, module, query, key, value, packing: Packing, **kwargs) -> torch.Tensor:
-    """One call of a kernel that takes all sequences end to end, with their boundaries: (1, N or S, A, D)."""
-    boundaries, longest = packing.boundaries.to(key.device), packing.longest
-    query_boundaries, most_queries = boundaries, longest
-    if query.shape[2] != key.shape[2]:  # one query per sequence
-        query_boundaries, most_queries = torch.arange(len(boundaries), dtype=torch.int32, device=key.device), 1
-    kwargs |= {"cu_seq_lens_q": query_boundaries, "cu_seq_lens_k": boundaries}
-    kwargs |= {"max_length_q": most_queries, "max_length_k": longest}
-    return function(module, query, key, value, None, **kwargs)[0]
+def _attend_by_name(function, module, query, key, value, packing: Packing, **kwargs) -> torch.Tensor:
+    """One call of the configuration's flash attention, with the sequences' boundaries: (1, N or S, A, D)."""
+    return function(module, query, key, value, None, **kwargs | _boundaries(query, key, packing))[0]
+
+
+def _attend_by_flash(function, module, query, key, value, packing, scaling, dropout, **kwargs) -> torch.Tensor:
+    """As `_attend_by_name`, by torch's own flash attention."""
+    lengths = _boundaries(query, key, packing)
+    dtype = product_type(query)  # autocast does not cast for this operation
+    states = (each.squeeze(0).transpose(0, 1).to(dtype) for each in (query, key, value))  # (N or S, A, D)
+    # A single query of a causal layer is its sequence's last token, which sees all others.
+    is_causal = module.is_causal and lengths["max_length_q"] > 1
+    output, *_ = FLASH_OPERATION(*states, *lengths.values(), dropout, is_causal, False, scale=scaling)
+    return output.unsqueeze(0)
+
+
+def _boundaries(query: torch.Tensor, key: torch.Tensor, packing: Packing) -> dict[str, Any]:
+    """Where sequences begin and end, (S + 1,) int32, and the longest length; of queries, one or all of a sequence."""
+    keys, longest = packing.boundaries.to(key.device), packing.longest
+    queries, most = keys, longest
+    if query.shape[2] != key.shape[2]:
+        queries, most = torch.arange(len(keys), dtype=torch.int32, device=key.device), 1
+    return {"cu_seq_lens_q": queries, "cu_seq_lens_k": keys, "max_length_q": most, "max_length_k": longest}
 
 
 def attention_implementation(config, query: torch.Tensor, kwargs: dict, cache: Cache | None = None) -> str:
@@ -223,32 +231,6 @@ def eager_attention_forward(
     return (probabilities @ value).transpose(1, 2).contiguous(), probabilities  # (B, T, A, D)
 
 
-def flash_attention_forward(
-    module: nn.Module,
-    query: torch.Tensor,  # (1, A, N or S, D)
-    key: torch.Tensor,  # (1, A, N, D)
-    value: torch.Tensor,
-    attention_mask: None,
-    scaling: float,
-    dropout: float,
-    cu_seq_lens_q: torch.Tensor,  # (S + 1,), int32
-    cu_seq_lens_k: torch.Tensor,
-    max_length_q: int,
-    max_length_k: int,
-    **kwargs,
-) -> tuple[torch.Tensor, None]:
-    """torch's own flash attention within the sequences that the boundaries separate: (1, N or S, A, D)."""
-    dtype = product_type(query)  # autocast does not cast for this operation
-    query, key, value = (
-        states.squeeze(0).transpose(0, 1).to(dtype) for states in (query, key, value)
-    )  # (N or S, A, D)
-    # A single query of a causal layer is its sequence's last token, which sees all others.
-    is_causal = module.is_causal and max_length_q > 1
-    lengths = (cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k)
-    output, *_ = FLASH_OPERATION(query, key, value, *lengths, dropout, is_causal, False, scale=scaling)
-    return output.unsqueeze(0), None
-
-
 def create_mask(
     config: PreTrainedConfig, states: torch.Tensor, plan: Plan, cache: Cache | None, is_causal: bool
 ) -> Any:
@@ -263,7 +245,19 @@ def create_mask(
         return None
     overlay = None
     if plan.starts is not None:
-        overlay = _packed_rows_overlay(config, plan.starts.expand(states.shape[:2]))
+        if config._attn_implementation not in ("eager", "sdpa", "flex_attention"):  # trf-ignore: TRF051
+            raise ValueError(
+                f"a row holds several sequences, and the attention {config._attn_implementation!r} keeps them "
+                "apart only where padding is not computed. Choose eager, sdpa or flex_attention, or keep unpad=True, "
+                "label no padding, and request no cache, no attentions, and no hidden states with gradients."
+            )
+        if torch.jit.is_tracing():
+            raise ValueError(
+                "TorchScript cannot trace the masks that separate the sequences of a row, as positions of a batch of "
+                "one row may do: use torch.export, or torch.onnx.export with dynamo=True."
+            )
+        # torch_xla sums booleans to booleans.
+        overlay = packed_sequence_mask_function(plan.starts.expand(states.shape[:2]).int().cumsum(-1))
     elif plan.is_padded and config._attn_implementation in ("eager", "sdpa"):  # trf-ignore: TRF051
         return _padding_mask(plan.attention_mask, is_causal)
     elif is_opaque(plan.attention_mask) and not is_tracing(plan.attention_mask):
@@ -298,26 +292,6 @@ def mask_of_queries(mask: Any, read: torch.Tensor | None) -> tuple[Any, torch.Te
         return mask, None
     columns = read[:, None, :, None].expand(-1, mask.shape[1], -1, mask.shape[3]).to(mask.device)
     return mask.expand(read.shape[0], -1, -1, -1).gather(2, columns), read
-
-
-def _packed_rows_overlay(config: PreTrainedConfig, starts: torch.Tensor) -> Callable:
-    """The mask function that separates the sequences of (B, T) packed rows.
-
-    Raises ValueError for an attention implementation without masks over pairs of tokens.
-    """
-    if config._attn_implementation not in ("eager", "sdpa", "flex_attention"):  # trf-ignore: TRF051
-        raise ValueError(
-            f"a row holds several sequences, and the attention {config._attn_implementation!r} keeps them "
-            "apart only where padding is not computed. Choose eager, sdpa or flex_attention, or keep "
-            "unpad=True, label no padding, and request no cache, no attentions, and no hidden states with gradients."
-        )
-    if torch.jit.is_tracing():
-        raise ValueError(
-            "TorchScript cannot trace the masks that separate the sequences of a row, as positions of a batch of one "
-            "row may do: use torch.export, or torch.onnx.export with dynamo=True."
-        )
-    # torch_xla sums booleans to booleans.
-    return packed_sequence_mask_function(starts.int().cumsum(-1))
 
 
 def _allow_all(batch_idx, head_idx, q_idx, kv_idx) -> torch.Tensor:

@@ -40,13 +40,20 @@ SCORES_AT_ONCE_ON_GPU = 2**28  # 1 GB in fp32; a GPU waits for the calls of many
 SCORES_IN_CACHE = 2**20  # 4 MB in fp32
 
 
+def one_of(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
+    """The one that is given. Raises ValueError for none and for both."""
+    if (input_ids is None) == (inputs_embeds is None):
+        raise ValueError("Give exactly one of input_ids and inputs_embeds.")
+    return inputs_embeds if input_ids is None else input_ids
+
+
 def check_shapes(
-    inputs: torch.Tensor | None,
+    inputs: torch.Tensor,
     attention_mask: torch.Tensor | None = None,
     token_type_ids: torch.Tensor | None = None,
     position_ids: torch.Tensor | None = None,
     labels: torch.Tensor | None = None,
-    past: int = 0,
+    past: int | torch.Tensor = 0,
 ) -> None:
     """Raises ValueError for inputs whose shapes do not fit the tokens.
 
@@ -55,14 +62,16 @@ def check_shapes(
         attention_mask: (B, P + T). A mask that is not a tensor, or has four dimensions, is not checked.
         token_type_ids, position_ids: of a shape that broadcasts against (B, T).
         labels: (B, T).
-        past: P, the tokens that a cache holds.
+        past: P, the tokens that a cache holds; a static one's is a tensor, which on a GPU is not waited for.
     """
-    if inputs is None or is_tracing(inputs):  # the model itself raises an error without inputs
+    if is_tracing(inputs):
         return
     tokens = tuple(inputs.shape[:2])
-    masks_pairs = attention_mask is not None and (not torch.is_tensor(attention_mask) or attention_mask.dim() == 4)
+    is_unchecked = attention_mask is not None and (not torch.is_tensor(attention_mask) or attention_mask.dim() == 4)
+    if torch.is_tensor(past):
+        is_unchecked, past = is_unchecked or past.device.type != "cpu", int(past) if past.device.type == "cpu" else 0
     shapes = {
-        "attention_mask": (None if masks_pairs else attention_mask, (tokens[0], past + tokens[1])),
+        "attention_mask": (None if is_unchecked else attention_mask, (tokens[0], past + tokens[1])),
         "labels": (labels, tokens),
         "token_type_ids": (token_type_ids, tokens),
         "position_ids": (position_ids, tokens),
@@ -80,64 +89,64 @@ def _broadcasts_to(tensor: torch.Tensor, shape: tuple[int, ...]) -> bool:
     return 0 < tensor.dim() <= len(shape) and all(size in (1, full_size) for size, full_size in sizes)
 
 
-def flatten_choices(inputs: torch.Tensor | None, **tensors: torch.Tensor | None) -> list[torch.Tensor | None]:
-    """(B, K, T) -> (B * K, T), for each tensor; a tensor of two dimensions is already flat.
+def flatten_choices(
+    input_ids: torch.Tensor | None,
+    attention_mask: torch.Tensor | None,
+    token_type_ids: torch.Tensor | None,
+    position_ids: torch.Tensor | None,
+    inputs_embeds: torch.Tensor | None,
+    labels: torch.Tensor | None = None,
+) -> tuple[torch.Size, list[torch.Tensor | None]]:
+    """The shape (B, K), and the tensors (B, K, T, ...) -> (B * K, T, ...) in the same order.
 
     Raises ValueError for inputs that are not choices, (B, K, T) or embeddings (B, K, T, H), and for a tensor of three
-    dimensions that are not theirs.
+    dimensions that are not theirs; one of two dimensions is already flat.
     """
-    if inputs is None:
-        raise ValueError("Give exactly one of input_ids and inputs_embeds.")
+    inputs = one_of(input_ids, inputs_embeds)
     if inputs.dim() != 3 + inputs.is_floating_point():
         raise ValueError(f"the inputs are {tuple(inputs.shape)}, but must be (rows, choices, tokens).")
-    choices = tuple(inputs.shape[:3])
+    choices = inputs.shape[:3]
+    tensors = {"attention_mask": attention_mask, "token_type_ids": token_type_ids, "position_ids": position_ids}
+    tensors |= {"labels": labels}
     for name, tensor in tensors.items():
         if tensor is not None and tensor.dim() == 3 and tensor.shape != choices:
             raise ValueError(
-                f"{name} is {tuple(tensor.shape)}, but must be {choices}, the shape of the choices' tokens."
+                f"{name} is {tuple(tensor.shape)}, but must be {tuple(choices)}, the shape of the choices' tokens."
             )
-    return [None if tensor is None else tensor.reshape(-1, tensor.shape[-1]) for tensor in tensors.values()]
+    *others, flat_labels = (None if each is None else each.reshape(-1, each.shape[-1]) for each in tensors.values())
+    flat_inputs = [None if each is None else each.flatten(0, 1) for each in (input_ids, inputs_embeds)]
+    return choices[:2], [flat_inputs[0], *others, flat_inputs[1], flat_labels]
 
 
-def labels_need_padding(
+def loss_needs_padding(
     labels: torch.Tensor | None,
     attention_mask: torch.Tensor | None,
+    predicts_next: bool = False,
     packing: Any | None = None,
-    shifted: bool = False,
-) -> bool:
-    """Whether padding has a label, so that the loss needs its states; True if the values cannot be read.
-
-    A `packing` of the same mask and labels tells it without reading them. `shifted`: they are `shift_labels`.
-    """
-    if labels is None or attention_mask is None or attention_mask.dim() != 2:
-        return False
-    if packing is not None and packing.knows(shifted) and packing.fits(attention_mask):
-        return packing.labels_padding
-    mask = attention_mask[:, -labels.shape[1] :]  # without the columns of a cache
-    if mask.shape != labels.shape:
-        return False  # the model raises an error for it
-    return is_opaque(labels) or is_opaque(mask) or bool(((labels != IGNORED) & (mask == 0).to(labels.device)).any())
-
-
-def predicts_from_padding(
-    labels: torch.Tensor | None,
-    attention_mask: torch.Tensor | None,
     shift_labels: torch.Tensor | None = None,
-    packing: Any | None = None,
     **kwargs,
 ) -> bool:
-    """Whether a label is predicted from padding, so that the loss needs the states of padding.
+    """Whether padding has a label or, if a language model `predicts_next`, a label is predicted from padding.
 
-    Args: as those of a language model's `forward`, of which the others are ignored.
+    The loss then needs the states of padding. It is True if the values cannot be read. A `packing` of the same mask
+    and labels tells it without reading them.
+
+    Args:
+        labels: (B, T). A language model shifts them, but takes `shift_labels` in their place as they are.
+        kwargs: those of a model's `forward`, of which the others are ignored.
     """
-    targets = labels if shift_labels is None else shift_labels
+    has_shifted = predicts_next and shift_labels is not None
+    targets = shift_labels if has_shifted else labels
     if targets is None or attention_mask is None or attention_mask.dim() != 2:
         return False
     mask = attention_mask[:, -targets.shape[1] :]  # without the columns of a cache
-    if shift_labels is None:  # each label is predicted from the token before it, the first one from none
+    if mask.shape != targets.shape:
+        return False  # the model raises an error for it
+    if predicts_next and not has_shifted:  # each label is predicted from the token before it, the first one from none
         mask = nn.functional.pad(mask[:, :-1], (1, 0), value=1)
-        packing = None  # which knows `labels` as they are
-    return labels_need_padding(targets, mask, packing, shifted=True)
+    elif packing is not None and packing.knows(has_shifted) and packing.fits(mask):
+        return packing.labels_padding
+    return is_opaque(targets) or is_opaque(mask) or bool(((targets != IGNORED) & (mask == 0).to(targets.device)).any())
 
 
 def states_to_predict_from(states: torch.Tensor, logits_to_keep: int | torch.Tensor) -> torch.Tensor:

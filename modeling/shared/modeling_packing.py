@@ -81,6 +81,7 @@ class Packing:
         rows, last_rows: (B,) the first sequence of each row, and the one of its last real token.
         groups: (number of sequences, their length) of each length, shortest first.
         longest: the length of the longest sequence.
+        row_starts: (B or 1, T) booleans, True where a sequence of a row begins, or None if each row is one sequence.
         of_mask: whether the batch had a mask when this was made.
         labelled: (n,) the index of each token with a label in the flattened batch; None if nobody looked for them, or
             if tokens have none.
@@ -95,6 +96,7 @@ class Packing:
     last_rows: torch.Tensor
     groups: list[tuple[int, int]]
     longest: int
+    row_starts: torch.Tensor | None = None
     of_mask: bool = True
     labelled: torch.Tensor | None = None
     shifted: bool = False
@@ -133,19 +135,8 @@ class Packing:
     def is_padded(self) -> bool:
         return len(self.tokens) < self.shape[0] * self.shape[1]
 
-    @property
-    def row_starts(self) -> torch.Tensor | None:
-        """(B, T) booleans, True where a sequence of a row begins, or None if each row is one sequence."""
-        rows, columns = self.shape
-        if self.sequences == rows:
-            return None
-        starts = torch.zeros(rows * columns, dtype=torch.bool, device=self.tokens.device)
-        return starts.index_fill(0, self.tokens[self.starts], True).unflatten(0, (rows, columns))
-
-    def pack(self, padded: torch.Tensor | None) -> torch.Tensor | None:
-        """(B or 1, T, ...) -> (1, N, ...); None -> None."""
-        if padded is None:
-            return None
+    def pack(self, padded: torch.Tensor) -> torch.Tensor:
+        """(B or 1, T, ...) -> (1, N, ...)."""
         tokens = padded.expand(*self.shape, *padded.shape[2:]).flatten(0, 1)
         return tokens.index_select(0, self.tokens.to(padded.device)).unsqueeze(0)
 
@@ -154,15 +145,6 @@ class Packing:
         rows, columns = self.shape
         padded = packed.new_zeros(rows * columns, *packed.shape[2:])
         return padded.index_copy(0, self.tokens.to(packed.device), packed.squeeze(0)).unflatten(0, (rows, columns))
-
-    def columns(self, token: Token) -> torch.Tensor:
-        """(1, S) where the first or the last token of each sequence is in the row."""
-        return (self.starts if token == "first" else self.boundaries[1:].long() - 1).unsqueeze(0)
-
-    def to_rows(self, states: torch.Tensor, token: Token) -> torch.Tensor:
-        """(1, S, ...), one state per sequence -> (B, 1, ...), the state of each row's first or last sequence."""
-        rows = self.rows if token == "first" else self.last_rows
-        return states.squeeze(0).index_select(0, rows.to(states.device)).unsqueeze(1)
 
     @cached_property
     def mask(self) -> torch.Tensor:
@@ -176,12 +158,13 @@ class Packing:
         return self.mask & torch.ones(self.longest, self.longest, dtype=torch.bool, device=self.mask.device).tril()
 
     @cached_property
-    def cells(self) -> torch.Tensor:
-        """(N,) the index of each token in a flattened (S, L) grid with one sequence per row."""
+    def grid(self) -> "Packing":
+        """The same tokens as those of a batch (S, L) with one sequence per row."""
         starts = self.starts
         numbers = torch.arange(len(self.tokens), device=starts.device)
         sequence = torch.searchsorted(starts, numbers, right=True) - 1
-        return sequence * self.longest + numbers - starts[sequence]
+        cells = sequence * self.longest + numbers - starts[sequence]  # (N,)
+        return dataclasses.replace(self, shape=(self.sequences, self.longest), tokens=cells)
 
 
 def find_sequences(
@@ -205,12 +188,10 @@ def find_sequences(
     if (real.all() and starts is None and not if_whole) or not real[:, 0].all():
         return None
     # On the CPU: a GPU is waited for once, for the mask, and not for each count and each list below.
-    starts = (torch.arange(columns) == 0).unsqueeze(0) if starts is None else starts.cpu()
-    starts = starts.expand(shape)
-
-    sequence = starts.flatten().cumsum(0) - 1  # (B * T,)
+    begins = (torch.arange(columns) == 0).unsqueeze(0) if starts is None else starts.cpu()
+    sequence = begins.expand(shape).flatten().cumsum(0) - 1  # (B * T,)
     tokens = real.flatten().nonzero().squeeze(1)  # (N,)
-    lengths = torch.bincount(sequence[tokens], minlength=int(starts.sum()))
+    lengths = torch.bincount(sequence[tokens], minlength=int(sequence[-1]) + 1)
     tokens = tokens[lengths[sequence[tokens]].argsort(stable=True)]
     lengths, order = lengths.sort(stable=True)
     empty = int((lengths == 0).sum())  # sequences of padding only, inside rows that hold several; sorted to the front
@@ -225,6 +206,7 @@ def find_sequences(
         last_rows=(rank[sequence.view(shape).gather(1, last)].squeeze(1) - empty).to(device),
         groups=list(zip(counts.tolist(), of_group.tolist(), strict=True)),
         longest=int(of_group[-1]),
+        row_starts=None if len(lengths) == rows else begins.to(device),
     )
 
 
@@ -276,10 +258,11 @@ class Plan:  # trf-ignore: TRF031 a decision, no output of a model
         starts: (B or 1, T), True where a sequence of a row begins, or None if each row is one sequence.
         positions: (B or 1, T) of the tokens.
         packing: the real tokens as one row; None where the batch is computed as it is, with its padding.
-        token: the token of each row whose state alone is returned; None to return all states.
-        columns: (B, 1) where `token` is in each row or, packed, (1, S) in each sequence.
-        read: the same columns if the last layer has to compute no other tokens; None: all.
-        padding: (B, T) True at padding that is computed and whose states become zero, or None.
+        columns: (B, 1) where the only token is in each row whose state is returned or, packed, (1, S) in each
+            sequence; None to return all states.
+        rows: (B,) the sequence of each row in which that token is, if packed.
+        read: `columns`, if the last layer has to compute no other tokens; None: all.
+        padding: (B, T or 1) True at padding that is computed and whose states become zero, or None.
         is_padded: whether the batch is known to have padding, so that nobody has to read the mask.
     """
 
@@ -287,38 +270,33 @@ class Plan:  # trf-ignore: TRF031 a decision, no output of a model
     starts: torch.Tensor | None
     positions: torch.Tensor
     packing: Packing | None
-    token: Token | None
     columns: torch.Tensor | None
+    rows: torch.Tensor | None
     read: torch.Tensor | None
     padding: torch.Tensor | None
     is_padded: bool
 
-    def enter(self, padded: torch.Tensor | None) -> torch.Tensor | None:
-        """(B or 1, T, ...) -> the same, or (1, N, ...) if packed; None -> None."""
-        return padded if self.packing is None else self.packing.pack(padded)
+    def enter(self, *inputs: torch.Tensor | None) -> list[torch.Tensor | None]:
+        """(B or 1, T, ...) each -> the same, or (1, N, ...) if packed; None stays None."""
+        if self.packing is None:
+            return list(inputs)
+        return [None if padded is None else self.packing.pack(padded) for padded in inputs]
 
-    def leave(self, states: torch.Tensor) -> torch.Tensor:
-        """(B, T, H), (1, N, H) or states of `read` -> (B, T, H), or (B, 1, H) of `token`; packed padding is zero.
+    def leave(self, states: torch.Tensor | None, is_last: bool = False) -> torch.Tensor | None:
+        """States after a layer, (B, T, H) or (1, N, H) -> (B, T, H); packed padding is zero. None stays None.
 
-        The last layer may have computed all tokens where `read` names some: a layer that skips, or no layer at all.
+        After the last layer, they may be those of `read`, and become (B, 1, H) if the state of one token is wanted.
+        The layer may have computed all tokens where `read` names some: one that skips, or if there is no layer.
         """
-        if self.token is None:
-            return states if self.packing is None else self.packing.unpack(states)
-        if states.shape[1] != self.columns.shape[1]:
-            states = states_at(states, self.columns)
-        return states if self.packing is None else self.packing.to_rows(states, self.token)
-
-    def leave_recorded(self, states: tuple[torch.Tensor | None, ...] | None) -> tuple[torch.Tensor | None, ...] | None:
-        """The states after each layer, (B, T, H) or (1, N, H), as (B, T, H); None where they are not wanted."""
-        if states is None or self.packing is None:
-            return states
-        return tuple(None if each is None else self.packing.unpack(each) for each in states)
+        if is_last and self.columns is not None:
+            if states.shape[1] != self.columns.shape[1]:
+                states = states_at(states, self.columns)
+            return states if self.rows is None else states_at(states, self.rows.unsqueeze(0)).transpose(0, 1)
+        return states if states is None or self.packing is None else self.packing.unpack(states)
 
     def zero_padding(self, states: torch.Tensor) -> torch.Tensor:
-        """(B, T, H), or (B, 1, H) of `token` -> the same, with zeros at `padding`. A last token is no padding."""
-        if self.padding is None or self.token == "last":
-            return states
-        return states.masked_fill(self.padding[:, : states.shape[1], None].to(states.device), 0)
+        """(B, T or 1, H), what the last layer left -> the same, with zeros at `padding`."""
+        return states if self.padding is None else states.masked_fill(self.padding.unsqueeze(-1).to(states.device), 0)
 
 
 def states_at(states: torch.Tensor, columns: torch.Tensor | None) -> torch.Tensor:
@@ -369,25 +347,26 @@ def make_plan(
     hidden_states, attentions = (is_recorded(model.config, name, kwargs) for name in ("hidden_states", "attentions"))
     may_skip_tokens = token is not None or cache is None  # no search for hooks in each step of generation
     hooked = unpad is not True and may_skip_tokens and not is_tracing(inputs) and hooks_need_padding(model)
-    always = unpad is True
     configured = getattr(model.config, "unpad", True)  # EncoderDecoderModel may set transformers' configuration
-    unpad = configured if unpad is None else unpad
-    if hooked or not (unpad or configured):
-        token = None
-    if unpad and not (hooked or attentions or cache is not None or (hidden_states and torch.is_grad_enabled())):
-        packing = choose_packing(model, inputs, attention_mask, starts, packing, always)
+    skips = configured if unpad is None else unpad
+    if skips and not (hooked or attentions or cache is not None or (hidden_states and torch.is_grad_enabled())):
+        packing = choose_packing(model, inputs, attention_mask, starts, packing, always=unpad is True)
     else:
         packing = None
-    columns, padding = None, None
+    columns, rows, padding = None, None, None
+    if hooked or not (skips or configured):
+        token = None
     if token is not None and packing is not None:
-        columns = packing.columns(token)
+        rows = packing.rows if token == "first" else packing.last_rows
+        columns = (packing.starts if token == "first" else packing.boundaries[1:].long() - 1).unsqueeze(0)
     elif token is not None:
         first = torch.zeros(inputs.shape[0], dtype=torch.long, device=inputs.device)
         columns = (first if token == "first" else last_columns(inputs, attention_mask)).unsqueeze(1)
     read = None if hidden_states or attentions else columns
-    if packing is None and unpad and cache is None and attention_mask is not None and attention_mask.dim() == 2:
-        padding = attention_mask[:, : inputs.shape[1]] == 0
-    return Plan(attention_mask, starts, positions, packing, token, columns, read, padding, is_padded)
+    is_computed = packing is None and skips and cache is None and attention_mask is not None
+    if is_computed and token != "last" and attention_mask.dim() == 2:  # a row's last token is no padding
+        padding = attention_mask[:, : inputs.shape[1] if token is None else 1] == 0
+    return Plan(attention_mask, starts, positions, packing, columns, rows, read, padding, is_padded)
 
 
 def choose_packing(
@@ -629,17 +608,15 @@ def find_positions(
     Raises ValueError for positions that are not below `longest`, those of the model.
     """
     columns, past = torch.arange(inputs.shape[1], device=inputs.device), cached_tokens(cache)
-    if position_ids is None and starts is not None:
-        position_ids = columns - torch.where(starts, columns, 0).cummax(-1).values
-    values = past if position_ids is None else position_ids
-    on_device = torch.is_tensor(values) and (is_opaque(values) or values.device.type not in READ_DEVICES)
-    is_checked = not (on_device or is_tracing(inputs))
     reached = past + inputs.shape[1]
-    if position_ids is None:
+    if position_ids is None and starts is None:
         position_ids = (columns + past).unsqueeze(0)
-    elif is_checked:  # a packed row may be longer than its sequences
-        reached = int(position_ids.max()) + 1 if position_ids.numel() else 0
-    if is_checked and reached > longest:
+    else:  # a packed row may be longer than its sequences
+        if position_ids is None:
+            position_ids = columns - torch.where(starts, columns, 0).cummax(-1).values
+        reached = position_ids.max() + 1 if position_ids.numel() else 0
+    on_device = torch.is_tensor(reached) and (is_opaque(reached) or reached.device.type not in READ_DEVICES)
+    if not (on_device or is_tracing(inputs)) and reached > longest:
         raise ValueError(
             f"The input reaches position {int(reached)} and the model has {longest}: pass truncation=True, "
             f"max_length={longest} to the tokenizer, cut the text into windows, or let generate make fewer new tokens."

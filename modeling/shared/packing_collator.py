@@ -17,7 +17,7 @@ import dataclasses
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
-from .modeling_heads import labels_need_padding
+from .modeling_heads import loss_needs_padding
 from .modeling_packing import BOUNDARIES, Packing, find_sequences, find_starts, labelled_tokens
 
 
@@ -58,8 +58,6 @@ def find_packing(batch: MutableMapping[str, Any]) -> Packing | None:
         tokens, position_ids = tokens.flatten(0, 1), None
         attention_mask = None if attention_mask is None else attention_mask.flatten(0, 1)
     starts = find_starts(tokens, attention_mask, position_ids, None, *map(batch.get, BOUNDARIES))
-    if starts is not None and attention_mask is not None and bool((starts & (attention_mask == 0)).any()):
-        return None  # a sequence begins with padding, and positions count from there
     packing = find_sequences(tuple(tokens.shape), tokens.device, attention_mask, starts, if_whole=True)
     if packing is None:
         return None
@@ -70,7 +68,7 @@ def find_packing(batch: MutableMapping[str, Any]) -> Packing | None:
         of_mask=attention_mask is not None,
         labelled=labelled_tokens(labels) if are_of_tokens else None,
         shifted=shift_labels is not None,
-        labels_padding=are_of_tokens and labels_need_padding(labels, attention_mask),
+        labels_padding=are_of_tokens and loss_needs_padding(labels, attention_mask),
     )
 
 

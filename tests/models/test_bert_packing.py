@@ -247,8 +247,8 @@ def test_the_plan_of_sequences_reads_nothing_back_from_the_device():
         modeling_packing.find_sequences(mask.shape, torch.device(device), mask, None) for device in ("cpu", "meta")
     )
     assert there.groups == here.groups == [(1, 2), (1, 5), (1, 9)]
-    assert {tensor.device.type for tensor in (there.tokens, there.starts, there.rows, there.cells)} == {"meta"}
-    assert there.cells.shape == here.cells.shape == (16,)
+    assert {tensor.device.type for tensor in (there.tokens, there.starts, there.rows, there.grid.tokens)} == {"meta"}
+    assert there.grid.tokens.shape == here.grid.tokens.shape == (16,)
 
 
 @pytest.mark.parametrize("attention", ["flash_attention_2", "mine"])

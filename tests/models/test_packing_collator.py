@@ -126,11 +126,11 @@ def test_positions_count_from_the_real_tokens_of_a_mask_that_came_later():
     torch.testing.assert_close(model(**batch, packing=packing).logits[real], model(**batch).logits[real])
 
 
-def test_a_sequence_that_begins_with_padding_has_no_packing():
-    batch = {"input_ids": torch.ones(1, 6).long(), "seq_idx": torch.tensor([[0, 0, 0, 1, 1, 1]])}
-    assert find_packing(batch) is not None
-    mask = torch.tensor([[1, 1, 1, 0, 1, 1]])
-    assert find_packing(batch | {"attention_mask": mask}) is None
+@pytest.mark.parametrize("unpad", [True, False])
+def test_positions_count_from_the_padding_with_which_a_sequence_begins(unpad):
+    inputs = {"input_ids": torch.randint(1, 90, (2, 6)), "seq_idx": torch.tensor([[0, 0, 0, 1, 1, 1], [0] * 6])}
+    inputs["attention_mask"] = torch.tensor([[1, 1, 1, 0, 1, 1], [1] * 6])
+    assert_same_with_packing(gpt_cases.zoo("Model"), inputs | {"unpad": unpad}, {})
 
 
 def test_labels_that_are_shifted_later_are_looked_for_again():
@@ -180,7 +180,7 @@ def test_a_packing_moves_with_its_batch_and_through_data_workers():
     assert packing.groups == [(1, 1), (1, 3), (1, 5)]
     there = packing.to("meta", non_blocking=True)
     assert {there.tokens.device.type, there.rows.device.type, there.labelled.device.type} == {"meta"}
-    assert {there.boundaries.device.type, there.cells.device.type, there.mask.device.type} == {"meta"}
+    assert {there.boundaries.device.type, there.grid.tokens.device.type, there.mask.device.type} == {"meta"}
     assert (there.shape, there.groups, there.labels_padding) == (packing.shape, packing.groups, True)
 
 
