@@ -1,12 +1,11 @@
 """Tiny BERTs with odd, unequal sizes, the same weights in transformers' class and ours, and batches for every head."""
 
-from dataclasses import dataclass
-
 import torch
 import transformers
 from transformers import BertConfig, PreTrainedModel
 
 import modeling
+from tests.support.model_cases import Case
 
 
 SIZES = {
@@ -64,13 +63,6 @@ def batch(lengths: list[int] | None = None, holes: bool = False) -> dict[str, to
     }
 
 
-@dataclass
-class Case:
-    inputs: dict[str, torch.Tensor]
-    labels: dict[str, torch.Tensor]
-    real: torch.Tensor  # (B, T), where outputs of tokens are defined
-
-
 def case(head: str, holes: bool = False) -> Case:
     """Inputs and labels for a head; token labels stand on real tokens only, as data collators put them."""
     inputs = batch(holes=holes)
@@ -96,29 +88,3 @@ def case(head: str, holes: bool = False) -> Case:
         inputs["input_ids"] = torch.randint(1, SIZES["vocab_size"], inputs["input_ids"].shape)
         real = inputs["attention_mask"].bool()
     return Case(inputs, labels, real)
-
-
-def assert_same_outputs(ours, stock, real: torch.Tensor, atol: float = 1e-5) -> None:
-    """Every output transformers' class gives, ours gives in the same shape; equal wherever it is defined."""
-    for name, expected in stock.items():
-        actual = ours[name]
-        if isinstance(expected, tuple):
-            assert len(actual) == len(expected), name
-        for mine, theirs in zip(*((x if isinstance(x, tuple) else (x,)) for x in (actual, expected)), strict=True):
-            assert mine.shape == theirs.shape, name
-            if name == "attentions":  # (B, A, T, T): defined for the queries of real tokens
-                mine, theirs = mine.transpose(1, 2), theirs.transpose(1, 2)
-            if theirs.shape[:2] == real.shape:
-                mine, theirs = mine[real], theirs[real]
-            torch.testing.assert_close(
-                mine, theirs, atol=atol, rtol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
-            )
-
-
-def assert_same_gradients(ours: PreTrainedModel, stock: PreTrainedModel, atol: float = 1e-5) -> None:
-    mine = dict(ours.named_parameters())
-    for name, parameter in stock.named_parameters():
-        if parameter.grad is not None:
-            torch.testing.assert_close(
-                mine[name].grad, parameter.grad, atol=atol, rtol=1e-5, msg=lambda t, n=name: n + t
-            )
