@@ -167,8 +167,8 @@ class _Training:
         if uses_fsdp:
             make_divisible(model)
         optimizer = build_optimizer(model, args)
+        self.scheduler = build_schedule(optimizer, args, self.total)  # first: it watches the steps that fp16 wraps
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
-        self.scheduler = build_schedule(optimizer, args, self.total)
         circumstances = versions() | hardware(accelerator)
         circumstances |= {"FSDP": uses_fsdp, BATCH_SIZE: args.per_device_train_batch_size}
         self.checkpoints = Checkpoints(task, optimizer, self.plan, circumstances, identity, args, accelerator)

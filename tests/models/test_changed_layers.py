@@ -60,7 +60,7 @@ def test_a_shared_layer_that_is_computed_twice_has_the_stock_models_gradients(ca
     stock, ours = cases.pair("Model", tmp_path)
     inputs = cases.batch([5, 9, 2])
     real = inputs["attention_mask"].bool()
-    ours.train().gradient_checkpointing_enable()
+    ours.train().activation_checkpointing_enable()
     for model in (stock, ours):
         layers_of(model).append(layers_of(model)[0])
         model(**inputs)[0][real].square().sum().backward()

@@ -190,7 +190,7 @@ def inputs_that_require_gradients(model):
 
 @contextmanager
 def lora_with_checkpointing(model):
-    model.gradient_checkpointing_enable()
+    model.activation_checkpointing_enable()
     yield get_peft_model(model, LoraConfig(target_modules=["query"]))
 
 
