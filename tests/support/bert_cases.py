@@ -5,6 +5,7 @@ import transformers
 from transformers import BertConfig, PreTrainedModel
 
 import modeling
+from modeling import ZooBertConfig
 from tests.support.model_cases import Case
 
 
@@ -28,20 +29,35 @@ HEADS = [
     "ForQuestionAnswering",
     "ForMultipleChoice",
 ]
+OF_TWO = ["ForQuestionAnswering", "ForNextSentencePrediction"]
 
 
 def stock_config(head: str = "Model", **changes) -> BertConfig:
-    labels = 2 if head in ("ForQuestionAnswering", "ForNextSentencePrediction") else LABELS
+    labels = 2 if head in OF_TWO else LABELS
     return BertConfig(**(SIZES | {"num_labels": labels} | changes))
 
 
-def pair(head: str, folder, attn_implementation: str = "sdpa", **changes) -> tuple[PreTrainedModel, PreTrainedModel]:
-    """transformers' model with random weights large enough to tell mistakes, and ours loaded from what it saves."""
-    stock = getattr(transformers, f"Bert{head}")(stock_config(head, **changes))
-    for name, parameter in stock.named_parameters():
+def draw_weights(model: PreTrainedModel) -> None:
+    """Random weights large enough to tell mistakes."""
+    for name, parameter in model.named_parameters():
         around = 1.0 if name.endswith("LayerNorm.weight") else 0.0
         parameter.data.normal_(around, 0.2 if parameter.dim() > 1 else 0.1)
-    stock.tie_weights()
+    model.tie_weights()
+
+
+def zoo(head: str, attention: str = "sdpa", **changes) -> PreTrainedModel:
+    """One of our classes with random weights, in evaluation mode."""
+    labels = 2 if head in OF_TWO else LABELS
+    model = getattr(modeling, f"ZooBert{head}")(ZooBertConfig(**(SIZES | {"num_labels": labels} | changes)))
+    draw_weights(model)
+    model.set_attn_implementation(attention)
+    return model.eval()
+
+
+def pair(head: str, folder, attn_implementation: str = "sdpa", **changes) -> tuple[PreTrainedModel, PreTrainedModel]:
+    """transformers' model with random weights, and ours loaded from what it saves."""
+    stock = getattr(transformers, f"Bert{head}")(stock_config(head, **changes))
+    draw_weights(stock)
     stock.set_attn_implementation(attn_implementation)
     stock.save_pretrained(folder)
     ours = getattr(modeling, f"ZooBert{head}").from_pretrained(folder, attn_implementation=attn_implementation)
