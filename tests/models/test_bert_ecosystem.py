@@ -1,4 +1,4 @@
-"""At home in transformers: Trainer, pipelines, peft, checkpointing, device maps, export, several processes."""
+"""BERT's export, several processes, and sequence-to-sequence models of it. What GPT has, too, is in test_ecosystem."""
 
 import copy
 

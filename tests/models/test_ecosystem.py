@@ -201,17 +201,12 @@ def test_gradient_checkpointing_changes_memory_not_gradients(cases, head, change
 
 @each(
     "names, layers",
-    [(("bert.embeddings", "bert.pooler", "classifier"), "bert.encoder.layer")],
-    [
-        (
-            (*(f"transformer.{name}" for name in ("tokens_embed", "positions_embed", "drop")), "score", "dropout"),
-            "transformer.h",
-        )
-    ],
+    [("bert.embeddings bert.pooler classifier", "bert.encoder.layer")],
+    [("transformer.tokens_embed transformer.positions_embed transformer.drop score dropout", "transformer.h")],
 )
 def test_layers_may_live_on_disk(cases, names, layers, tmp_path):
     stock, ours = cases.pair("ForSequenceClassification", tmp_path / "model")
-    spread = dict.fromkeys(names, "cpu")
+    spread = dict.fromkeys(names.split(), "cpu")
     spread |= {f"{layers}.{index}": "disk" if index == 1 else "cpu" for index in range(3)}
     placed = type(ours).from_pretrained(tmp_path / "model", device_map=spread, offload_folder=tmp_path / "offload")
     inputs = cases.batch()

@@ -1,4 +1,4 @@
-"""At home in transformers: Auto classes, Trainer, pipelines, peft, checkpointing, device maps, export, caches."""
+"""GPT's Auto classes, label smoothing, pipelines, export and caches. What BERT has, too, is in test_ecosystem."""
 
 import copy
 
