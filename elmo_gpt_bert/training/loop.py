@@ -167,8 +167,8 @@ class _Training:
         if accelerator.distributed_type == DistributedType.FSDP:
             make_divisible(model)
         optimizer = build_optimizer(model, args)
+        self.scheduler = build_schedule(optimizer, args, self.total)  # first: it watches the steps that fp16 wraps
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
-        self.scheduler = build_schedule(optimizer, args, self.total)
         self.checkpoints = Checkpoints(task, optimizer, self.plan, identity, args, accelerator)
         restored = self.checkpoints.restore()
         self.progress = restored or Progress()

@@ -14,6 +14,17 @@ from transformers import AutoConfig, AutoTokenizer, BertForPreTraining, BertToke
 
 from elmo_gpt_bert.convert.bert import convert, looks_uncased, main, read_checkpoint, read_vocabulary
 from modeling import ZooBertForPreTraining
+from tests.support import releases
+from tests.support.releases import (
+    LONG,
+    assert_a_folder_in_use_is_kept,
+    assert_a_full_disk_leaves_nothing,
+    assert_the_commands_error_is_one_line,
+    cut,
+    remove,
+    write,
+    write_checkpoint,
+)
 from tests.support.strangers import code_followed, code_in
 
 
@@ -81,15 +92,6 @@ def released_variables() -> dict[str, np.ndarray]:
     }
 
 
-def write_checkpoint(tf, variables: dict[str, np.ndarray], prefix: Path) -> None:
-    """As tf.estimator did: a graph of named variables, a session, a Saver."""
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        for name, value in variables.items():
-            tf.compat.v1.get_variable(name, initializer=value)
-        session.run(tf.compat.v1.global_variables_initializer())
-        tf.compat.v1.train.Saver().save(session, str(prefix))
-
-
 def write_texts(folder: Path, **changes: object) -> None:
     """bert_config.json and vocab.txt."""
     (folder / "bert_config.json").write_text(json.dumps(CONFIG | changes), encoding="utf-8")
@@ -126,23 +128,10 @@ def converted(release: Path, **options: object) -> Path:
     return output
 
 
+assert_refused = partial(releases.assert_refused, converted)
+
+
 # What a test does to its copy
-
-
-def remove(name: str):
-    return lambda release: (release / name).unlink()
-
-
-def cut(name: str):
-    def change(release):
-        content = (release / name).read_bytes()
-        (release / name).write_bytes(content[: len(content) // 2])
-
-    return change
-
-
-def write(name: str, content: str, encoding: str = "utf-8"):
-    return lambda release: (release / name).write_text(content, encoding=encoding)
 
 
 def configure(**changes: object):
@@ -299,7 +288,6 @@ def test_the_casing_of_released_vocabularies_is_recognised(name, uncased, data):
 # Bad input
 
 
-LONG = 2000  # characters, more than an error has
 FILES = {
     "no index": (remove(INDEX), OSError, "bert_model.ckpt.*up to .index"),
     "no data": (remove(DATA), OSError, "No such file.*download them again"),
@@ -312,7 +300,7 @@ FILES = {
     "config says twice": (write("bert_config.json", '{"a": 1, "a": 2}'), ValueError, "is not JSON.*name 'a' 2 times"),
     "config of a huge number": (write("bert_config.json", "9" * 9999), ValueError, "bert_config.json is not JSON"),
     "config a list": (write("bert_config.json", "[1]"), ValueError, "one JSON object, not list"),
-    "not UTF-8": (write("vocab.txt", "\xff\n", "latin-1"), ValueError, "vocab.txt is not UTF-8"),
+    "not UTF-8": (write("vocab.txt", b"\xff\n"), ValueError, "vocab.txt is not UTF-8"),
     "key missing": (write("bert_config.json", "{}"), ValueError, "lacks vocab_size, .* num_attention_heads, "),
     "key unknown": (configure(use_turns=True), ValueError, "BERT has no use_turns"),
     "size no number": (configure(hidden_size="15"), ValueError, "hidden_size .*integer, not '15'"),
@@ -339,15 +327,6 @@ FILES = {
     "a layer too few": (configure(num_hidden_layers=3), ValueError, "lacks bert/encoder/layer_2/.* and 12 more"),
     "a layer too many": (configure(num_hidden_layers=1), ValueError, "unknown bert/encoder/layer_1/.* and 12 more"),
 }
-
-
-def assert_refused(release: Path, error: type[Exception], message: str) -> None:
-    """Raises `error` and leaves nothing new beside the release."""
-    before = sorted(release.parent.rglob("*"))
-    with pytest.raises(error, match=f"(?s){message}") as raised:
-        converted(release)
-    assert len(str(raised.value)) < LONG
-    assert sorted(release.parent.rglob("*")) == before
 
 
 @pytest.mark.parametrize(("damage", "error", "message"), FILES.values(), ids=FILES)
@@ -418,26 +397,11 @@ def test_a_flipped_bit_or_a_lost_end_never_gives_other_weights(name, release):
 
 
 def test_a_folder_in_use_is_refused_and_left_as_it_is(release):
-    output = release.parent / "converted"
-    output.mkdir()
-    (output / "notes.txt").write_text("mine")
-    assert_refused(release, FileExistsError, "^output .*converted already holds something")
-    assert (output / "notes.txt").read_text() == "mine"
+    assert_a_folder_in_use_is_kept(converted, release)
 
 
-def test_an_empty_folder_is_filled_and_folders_above_are_made(release):
-    (release.parent / "converted").mkdir()
-    assert (converted(release) / "model.safetensors").is_file()
-    convert(**flags(release, release.parent / "a" / "b"))
-    assert {path.name for path in (release.parent / "a").iterdir()} == {"b"}
-
-
-def test_a_full_disk_leaves_no_half_made_folder(release, monkeypatch):
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(BertTokenizer, "save_pretrained", full)
-    assert_refused(release, OSError, "cannot write .*No space left.* Name a place with room")
+def test_a_full_disk_leaves_no_half_made_folder(release):
+    assert_a_full_disk_leaves_nothing(converted, release, BertTokenizer)
 
 
 def test_a_folder_that_cannot_be_made_is_one_error(release):
@@ -474,6 +438,4 @@ def test_the_command_converts_and_says_what_it_wrote(release, capsys):
 
 
 def test_the_commands_error_is_one_line(tmp_path, capsys):
-    with pytest.raises(SystemExit, match="1"):
-        main(command(tmp_path))
-    assert capsys.readouterr().err.partition(": ")[2] == f"error: {tmp_path / 'bert_config.json'}: no such file\n"
+    assert_the_commands_error_is_one_line(main, command(tmp_path), tmp_path / "bert_config.json", capsys)

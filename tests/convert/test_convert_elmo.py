@@ -4,6 +4,7 @@ import json
 import re
 import sys
 import tracemalloc
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,16 @@ from transformers import AutoTokenizer
 from elmo_gpt_bert.convert.elmo import convert, main
 from modeling import ElmoForPreTraining, ElmoModel, ElmoTokenizer
 from modeling.elmo.released_elmo import WARM_UP
+from tests.support import releases
+from tests.support.releases import (
+    assert_a_folder_in_use_is_kept,
+    assert_a_full_disk_leaves_nothing,
+    assert_the_commands_error_is_one_line,
+    cut,
+    remove,
+    write,
+    write_checkpoint,
+)
 from tests.support.strangers import code_followed, code_in
 
 
@@ -120,6 +131,9 @@ def converted(release: Path, weights: str = "weights.hdf5", **flags: str) -> Pat
     output = release.parent / "converted"
     convert(str(release / "options.json"), str(release / weights), str(output), **flags)
     return output
+
+
+assert_refused = partial(releases.assert_refused, converted)
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -305,15 +319,6 @@ def tf():
     return pytest.importorskip("tensorflow", reason='TensorFlow is not installed: pip install -e ".[convert]"')
 
 
-def write_checkpoint(tf, prefix: Path, tensors: dict[str, np.ndarray]) -> None:
-    """Variables of `bilm/training.py` by a Saver."""
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        for name, value in tensors.items():
-            tf.compat.v1.get_variable(name, initializer=value)
-        session.run(tf.compat.v1.global_variables_initializer())
-        tf.compat.v1.train.Saver().save(session, str(prefix))
-
-
 def variable(name: str) -> str:
     """The training's name of a tensor of the HDF5 file."""
     name = re.sub("RNN/MultiRNNCell/Cell(.)/LSTMCell", r"rnn/multi_rnn_cell/cell_\1/lstm_cell", name)
@@ -330,7 +335,7 @@ def test_a_training_checkpoint_converts_like_the_file_dumped_from_it(layers, tf,
         variables = {name.replace("multi_rnn_cell/cell_0/", ""): value for name, value in variables.items()}
     slots = {f"{name}/Adagrad": value for name, value in variables.items()}
     counters = {"global_step": np.float32(7), "train_perplexity": np.float32(40)}
-    write_checkpoint(tf, release / "model.ckpt-7", variables | slots | counters)
+    write_checkpoint(tf, variables | slots | counters, release / "model.ckpt-7")
     folder = converted(release, "model.ckpt-7", vocab=str(release / "vocab.txt"))
     assert json.loads((folder / "config.json").read_text())["architectures"] == ["ElmoForPreTraining"]
     assert_same(weights_of(folder), dumped)
@@ -346,7 +351,7 @@ def test_a_checkpoint_of_the_released_training_has_its_loss(tf, data, tmp_path):
     (tmp_path / "options.json").write_text(json.dumps(given))
     (tmp_path / "vocab.txt").write_text("\n".join(["<S>", "</S>", "<UNK>", *(f"word{n}" for n in range(29))]))
     variables = {name[5:-2]: arrays[name] for name in arrays.files if name.startswith("init/")}
-    write_checkpoint(tf, tmp_path / "model.ckpt", variables)
+    write_checkpoint(tf, variables, tmp_path / "model.ckpt")
     convert(*map(str, (tmp_path / "options.json", tmp_path / "model.ckpt", tmp_path / "out", tmp_path / "vocab.txt")))
     model = ElmoForPreTraining.from_pretrained(tmp_path / "out", state="carry").eval()
     ids = {name: torch.from_numpy(arrays[f"batch0/{name}"]).long() for name in ("tokens_characters", "next_token_id")}
@@ -362,7 +367,7 @@ def test_a_checkpoint_of_the_released_training_has_its_loss(tf, data, tmp_path):
 
 
 def test_one_of_the_checkpoints_files_names_them_all(tf, release):
-    write_checkpoint(tf, release / "model.ckpt", {variable(n): v for n, v in released_tensors(OPTIONS).items()})
+    write_checkpoint(tf, {variable(n): v for n, v in released_tensors(OPTIONS).items()}, release / "model.ckpt")
     assert (converted(release, "model.ckpt.data-00000-of-00001") / "model.safetensors").is_file()
 
 
@@ -469,22 +474,6 @@ def test_allennlps_elmo_keeps_its_mixes_wherever_it_is(prefix, release):
 # Bad input
 
 
-def remove(name: str):
-    return lambda release: (release / name).unlink()
-
-
-def cut(name: str, kept: float = 0.5):
-    def change(release):
-        content = (release / name).read_bytes()
-        (release / name).write_bytes(content[: int(len(content) * kept)])
-
-    return change
-
-
-def write(name: str, content: str, encoding: str = "utf-8"):
-    return lambda release: (release / name).write_text(content, encoding=encoding)
-
-
 def configure(**changes: object):
     return write("options.json", json.dumps(options(**changes)))
 
@@ -560,14 +549,6 @@ FILES = {
         r"softmax/W is float32 \(17, 4\), but .* \(17, 5\)",
     ),
 }
-
-
-def assert_refused(release: Path, error: type[Exception], message: str, **given: str) -> None:
-    """Raises `error` and leaves nothing new beside the release."""
-    before = sorted(release.parent.rglob("*"))
-    with pytest.raises(error, match=f"(?s){message}"):
-        converted(release, **given)
-    assert sorted(release.parent.rglob("*")) == before
 
 
 @pytest.mark.parametrize(("damage", "error", "message"), FILES.values(), ids=FILES)
@@ -694,18 +675,11 @@ def test_a_damaged_state_dict_and_one_that_could_run_code_are_refused(release):
 
 
 def test_a_folder_in_use_is_refused_and_left_as_it_is(release):
-    output = release.parent / "converted"
-    output.mkdir()
-    (output / "notes.txt").write_text("mine")
-    assert_refused(release, FileExistsError, "^output .*converted already holds something")
+    assert_a_folder_in_use_is_kept(converted, release)
 
 
-def test_a_full_disk_leaves_no_half_made_folder(release, monkeypatch):
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(ElmoTokenizer, "save_pretrained", full)
-    assert_refused(release, OSError, "cannot write .*No space left.* Name a place with room")
+def test_a_full_disk_leaves_no_half_made_folder(release):
+    assert_a_full_disk_leaves_nothing(converted, release, ElmoTokenizer)
 
 
 @pytest.mark.parametrize(("package", "name"), [("h5py", "weights.hdf5"), ("tensorflow", "model.ckpt")])
@@ -732,6 +706,4 @@ def test_the_command_converts_and_says_what_it_wrote(release, capsys):
 
 
 def test_the_commands_error_is_one_line(tmp_path, capsys):
-    with pytest.raises(SystemExit, match="1"):
-        main(command(tmp_path))
-    assert capsys.readouterr().err.partition(": ")[2] == f"error: {tmp_path / 'options.json'}: no such file\n"
+    assert_the_commands_error_is_one_line(main, command(tmp_path), tmp_path / "options.json", capsys)

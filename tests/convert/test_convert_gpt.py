@@ -7,6 +7,7 @@ import pickle
 import shutil
 import stat
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,16 @@ import modeling
 from elmo_gpt_bert.convert.gpt import convert, main, open_piece, read_config, read_encoder, read_merges, read_shapes
 from modeling.gpt.modeling_gpt import ZooGPTLMHeadModel
 from modeling.gpt.tokenization_gpt import ZooGPTTokenizer
+from tests.support import releases
+from tests.support.releases import (
+    LONG,
+    assert_a_folder_in_use_is_kept,
+    assert_a_full_disk_leaves_nothing,
+    assert_the_commands_error_is_one_line,
+    cut,
+    remove,
+    write,
+)
 from tests.support.strangers import code_followed, code_in
 
 
@@ -81,6 +92,9 @@ def converted(release: Path, **changes: object) -> Path:
     output = release.parent / "converted"
     convert(**flags(release, output) | changes)
     return output
+
+
+assert_refused = partial(releases.assert_refused, converted)
 
 
 # What the release's code computes. It takes its arrays one after another, because the vector has them in the order in
@@ -232,22 +246,6 @@ def test_the_released_files_are_read_whole(data):
 # Bad input
 
 
-def remove(*names: str) -> Callable[[Path], None]:
-    return lambda folder: [(folder / name).unlink() for name in names]
-
-
-def cut(name: str) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        content = (folder / name).read_bytes()
-        (folder / name).write_bytes(content[: len(content) // 2])
-
-    return change
-
-
-def write(name: str, content: bytes) -> Callable[[Path], None]:
-    return lambda folder: (folder / name).write_bytes(content)
-
-
 def piece(change: Callable[[np.ndarray], np.ndarray], number: int = 1) -> Callable[[Path], None]:
     """Replaces a piece by what `change` makes of it."""
 
@@ -287,7 +285,6 @@ def merge(*more: str) -> Callable[[Path], None]:
     return write_merges("#version: 0.2", *MERGES, *more)
 
 
-LONG = 2000  # characters, more than an error has
 FILES = {
     "no shapes": (remove(SHAPES_FILE), OSError, "params_shapes.json: no such file"),
     "no encoder": (remove(ENCODER_FILE), OSError, "encoder_bpe_40000.json: no such file"),
@@ -397,15 +394,6 @@ FILES = {
 }
 
 
-def assert_refused(release: Path, error: type[Exception], message: str, **changes: object) -> None:
-    """Raises `error`, of one line, and leaves nothing new beside the release."""
-    before = sorted(release.parent.rglob("*"))
-    with pytest.raises(error, match=message) as raised:
-        converted(release, **changes)
-    assert "\n" not in str(raised.value) and len(str(raised.value)) < LONG
-    assert sorted(release.parent.rglob("*")) == before
-
-
 @pytest.mark.parametrize(("damage", "error", "message"), FILES.values(), ids=FILES)
 def test_a_file_that_is_missing_damaged_or_of_another_model_is_one_clear_error(damage, error, message, release):
     damage(release)
@@ -467,19 +455,11 @@ def test_a_damaged_header_of_a_piece_is_one_clear_error(release):
 
 
 def test_a_folder_in_use_is_refused_and_left_as_it_is(release):
-    output = release.parent / "converted"
-    output.mkdir()
-    (output / "notes.txt").write_text("mine")
-    assert_refused(release, FileExistsError, "^output .*converted already holds something")
-    assert (output / "notes.txt").read_text() == "mine"
+    assert_a_folder_in_use_is_kept(converted, release)
 
 
-def test_a_full_disk_leaves_no_half_made_folder(release, monkeypatch):
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(ZooGPTTokenizer, "save_pretrained", full)
-    assert_refused(release, OSError, "cannot write .*No space left.* Name a place with room")
+def test_a_full_disk_leaves_no_half_made_folder(release):
+    assert_a_full_disk_leaves_nothing(converted, release, ZooGPTTokenizer)
 
 
 # The command
@@ -498,6 +478,4 @@ def test_the_command_converts_and_says_what_it_wrote(release, capsys):
 
 def test_the_commands_error_is_one_line(release, capsys):
     (release / SHAPES_FILE).unlink()
-    with pytest.raises(SystemExit, match="1"):
-        main(command(release))
-    assert capsys.readouterr().err.partition(": ")[2] == f"error: {release / SHAPES_FILE}: no such file\n"
+    assert_the_commands_error_is_one_line(main, command(release), release / SHAPES_FILE, capsys)

@@ -12,6 +12,7 @@ from transformers import AutoModel, AutoTokenizer
 from elmo_gpt_bert.convert import manylangs
 from elmo_gpt_bert.convert.elmo import convert, main
 from modeling import ElmoModel, ElmoTokenizer
+from tests.support import releases
 from tests.support.manylangs_reference import (
     CHARACTERS,
     MISTAKES,
@@ -24,6 +25,7 @@ from tests.support.manylangs_reference import (
     write_pickle,
     write_release,
 )
+from tests.support.releases import remove
 from tests.support.strangers import code_followed, code_in
 
 
@@ -31,6 +33,10 @@ def converted(release: Path, **flags: object) -> Path:
     output = release.parent / "converted"
     convert(flags.pop("options", None), str(release), str(output), **flags)
     return output
+
+
+def assert_refused(release: Path, message: str, **flags: object) -> None:
+    releases.assert_refused(converted, release, (ValueError, OSError), message, **flags)
 
 
 def layers_of(folder: Path, sentences: list[list[str]], **options: object) -> list[np.ndarray]:
@@ -288,10 +294,6 @@ def test_the_command_converts_and_says_what_it_wrote(release, capsys):
 # Bad input
 
 
-def remove(name: str):
-    return lambda release: (release / name).unlink()
-
-
 def replace(name: str, old: str, new: str):
     def change(release):
         text = (release / name).read_bytes()
@@ -442,15 +444,6 @@ REFUSED = {
         "without word_dim, the 13 filters are as many as projection_dim",
     ),
 }
-
-
-def assert_refused(release: Path, message: str, **flags: object) -> None:
-    """Raises an error of one line, which names the file, and leaves nothing new beside the release."""
-    before = sorted(release.parent.rglob("*"))
-    with pytest.raises((ValueError, OSError), match=message) as caught:
-        converted(release, **flags)
-    assert "\n" not in str(caught.value)
-    assert sorted(release.parent.rglob("*")) == before
 
 
 @pytest.mark.parametrize(("damage", "message"), REFUSED.values(), ids=REFUSED)

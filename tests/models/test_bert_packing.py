@@ -9,7 +9,8 @@ from modeling import ZooBertConfig, ZooBertModel, ZooGPTConfig, ZooGPTModel
 from modeling.bert.modeling_bert import ZooBertIntermediate
 from modeling.shared import modeling_attention, modeling_packing
 from modeling.shared.modeling_packing import find_sequences
-from tests.support.bert_cases import COLUMNS, ROWS, assert_same_gradients, assert_same_outputs, batch, case, pair
+from tests.support.bert_cases import COLUMNS, ROWS, batch, case, pair
+from tests.support.model_cases import assert_same_gradients, assert_same_outputs
 
 
 def rows_by_the_definition(mask, starts):

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from modeling.bert.modeling_bert import ZooBertPredictionTransform
-from tests.support.bert_cases import assert_same_gradients, case, pair
+from tests.support.bert_cases import case, pair
+from tests.support.model_cases import assert_same_gradients
 
 
 HEADS = pytest.mark.parametrize(("head", "name"), [("ForMaskedLM", "logits"), ("ForPreTraining", "prediction_logits")])

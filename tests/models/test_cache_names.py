@@ -91,7 +91,7 @@ def test_gradient_checkpointing_leaves_the_cache_out(name):
     model, gradients = gpt_cases.zoo("LMHeadModel").train(), []
     for cache in ({}, {name: DynamicCache()}):
         if cache:
-            model.gradient_checkpointing_enable()
+            model.activation_checkpointing_enable()
         model.zero_grad()
         model(WORDS, labels=WORDS, **cache).loss.backward()
         gradients.append([parameter.grad.clone() for parameter in model.parameters()])

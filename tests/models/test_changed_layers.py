@@ -7,6 +7,7 @@ import torch
 from transformers import DynamicCache
 
 from tests.support import bert_cases, gpt_cases
+from tests.support.model_cases import assert_same_gradients
 
 
 MODELS = pytest.mark.parametrize("cases", [bert_cases, gpt_cases], ids=["bert", "gpt"])
@@ -59,11 +60,11 @@ def test_a_shared_layer_that_is_computed_twice_has_the_stock_models_gradients(ca
     stock, ours = cases.pair("Model", tmp_path)
     inputs = cases.batch([5, 9, 2])
     real = inputs["attention_mask"].bool()
-    ours.train().gradient_checkpointing_enable()
+    ours.train().activation_checkpointing_enable()
     for model in (stock, ours):
         layers_of(model).append(layers_of(model)[0])
         model(**inputs)[0][real].square().sum().backward()
-    cases.assert_same_gradients(ours, stock, atol=1e-4)
+    assert_same_gradients(ours, stock, atol=1e-4)
 
 
 @MODELS

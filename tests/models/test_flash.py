@@ -8,6 +8,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from benchmarks.bert import add_packing
 from modeling.shared import modeling_attention, modeling_packing
 from tests.support import bert_cases, gpt_cases
+from tests.support.model_cases import assert_same_outputs
 
 
 CALLS = []
@@ -65,7 +66,7 @@ def test_an_operation_with_other_arguments_is_not_used(monkeypatch):
 def test_bert_gives_the_stock_models_outputs_and_loss(head, tmp_path):
     stock, ours = bert_cases.pair(head, tmp_path)
     this = bert_cases.case(head, holes=True)
-    bert_cases.assert_same_outputs(ours(**this.inputs), stock(**this.inputs), this.real)
+    assert_same_outputs(ours(**this.inputs), stock(**this.inputs), this.real)
     assert CALLS == [False] * 3
     if this.labels:
         losses = ours.train()(**this.inputs, **this.labels).loss, stock(**this.inputs, **this.labels).loss
@@ -92,7 +93,7 @@ def test_gpt_gives_the_outputs_and_the_gradients_of_its_grid_of_sdpa(head, monke
     on_a_grid(monkeypatch)
     expected, expected_gradients = run()
     assert len(CALLS) == 3
-    gpt_cases.assert_same_outputs(outputs, expected, this.real)
+    assert_same_outputs(outputs, expected, this.real)
     torch.testing.assert_close(gradients, expected_gradients, atol=1e-5, rtol=1e-5)
 
 
@@ -122,9 +123,9 @@ def test_sequences_in_packed_rows_stay_apart(tmp_path):
 def test_what_is_not_packed_goes_to_sdpa_and_attentions_are_written_out(tmp_path):
     stock, ours = bert_cases.pair("Model", tmp_path, attn_implementation="eager")
     full = bert_cases.batch(lengths=[19] * 7)
-    bert_cases.assert_same_outputs(ours(**full), stock(**full), full["attention_mask"].bool())
+    assert_same_outputs(ours(**full), stock(**full), full["attention_mask"].bool())
     this = bert_cases.case("Model")
-    bert_cases.assert_same_outputs(
+    assert_same_outputs(
         ours(**this.inputs, output_attentions=True), stock(**this.inputs, output_attentions=True), this.real
     )
     assert CALLS == []
@@ -217,17 +218,17 @@ def test_a_small_batch_is_computed_with_its_padding_unless_it_carries_its_packin
     tokens = this.inputs["input_ids"].numel()
     for few, calls in ((tokens + 1, 0), (tokens, 3)):
         monkeypatch.setattr(modeling_packing, "FEW_TOKENS", few)
-        bert_cases.assert_same_outputs(ours(**this.inputs), stock(**this.inputs), this.real)
+        assert_same_outputs(ours(**this.inputs), stock(**this.inputs), this.real)
         assert len(CALLS) == calls
     monkeypatch.setattr(modeling_packing, "FEW_TOKENS", tokens + 1)
-    bert_cases.assert_same_outputs(ours(**this.inputs, unpad=True), stock(**this.inputs), this.real)
+    assert_same_outputs(ours(**this.inputs, unpad=True), stock(**this.inputs), this.real)
     assert len(CALLS) == 6
     batch = add_packing(this.inputs)
-    bert_cases.assert_same_outputs(ours(**batch), stock(**this.inputs), this.real)
+    assert_same_outputs(ours(**batch), stock(**this.inputs), this.real)
     assert len(CALLS) == 9
     on_a_grid(monkeypatch)
     monkeypatch.setattr(modeling_attention, "_attend_on_a_grid", None)
-    bert_cases.assert_same_outputs(ours(**batch), stock(**this.inputs), this.real)
+    assert_same_outputs(ours(**batch), stock(**this.inputs), this.real)
 
 
 @pytest.mark.usefixtures("_on_gpu")
@@ -239,7 +240,7 @@ def test_a_copy_of_data_parallel_is_computed(few, tmp_path, monkeypatch):
         vars(module).update({name: weight.detach() for name, weight in module._parameters.items()})
         module._parameters = {}
     monkeypatch.setattr(modeling_packing, "FEW_TOKENS", few)
-    bert_cases.assert_same_outputs(ours(**this.inputs), stock(**this.inputs), this.real)
+    assert_same_outputs(ours(**this.inputs), stock(**this.inputs), this.real)
 
 
 @pytest.mark.usefixtures("_on_gpu")
@@ -268,5 +269,5 @@ def test_embeddings_without_a_weight_of_their_own_are_no_hindrance(tmp_path):
             return self.table(ids)
 
     ours.set_input_embeddings(Wrapped(ours.get_input_embeddings()))
-    bert_cases.assert_same_outputs(ours(**this.inputs), stock(**this.inputs), this.real)
+    assert_same_outputs(ours(**this.inputs), stock(**this.inputs), this.real)
     assert len(CALLS) == 3

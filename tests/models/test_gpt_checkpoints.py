@@ -11,7 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, OpenAIGPTConfig
 
 import modeling
 from modeling import ZooGPTConfig, ZooGPTForSequenceClassification, ZooGPTLMHeadModel
-from tests.support.gpt_cases import OWN_HEADS, SIZES, STOCK_HEADS, assert_same_outputs, case, pair, zoo
+from tests.support.gpt_cases import OWN_HEADS, SIZES, STOCK_HEADS, case, pair, zoo
+from tests.support.model_cases import assert_same_outputs
 from tests.support.strangers import code_followed, code_in
 
 

@@ -1,7 +1,6 @@
-"""At home in transformers: Auto classes, Trainer, pipelines, peft, checkpointing, device maps, export, caches."""
+"""GPT's Auto classes, label smoothing, pipelines, export and caches. What BERT has, too, is in test_ecosystem."""
 
 import copy
-import pickle
 
 import onnxruntime
 import peft
@@ -31,7 +30,6 @@ from modeling import ZooGPTConfig, ZooGPTTokenizer
 from modeling.gpt.configuration_gpt import AUTO_MAP
 from tests.support.gpt_cases import (
     COLUMNS,
-    LABELS,
     ROWS,
     SIZES,
     batch,
@@ -86,82 +84,6 @@ def test_unregistering_leaves_a_tokenizer_that_someone_else_registered(monkeypat
     assert "OpenAIGPTTokenizer" not in REGISTERED_TOKENIZER_CLASSES
 
 
-def accumulated(model, rows, accumulation, folder, trainer, **columns):
-    """One update of `rows` examples by transformers' Trainer, in one batch or several: the change of each weight."""
-    before = copy.deepcopy(model.state_dict())
-    trainer(
-        model,
-        TrainingArguments(
-            str(folder),
-            per_device_train_batch_size=rows // accumulation,
-            gradient_accumulation_steps=accumulation,
-            max_steps=1,
-            learning_rate=1e-2,
-            optim="sgd",
-            max_grad_norm=0.0,
-            lr_scheduler_type="constant",
-            report_to="none",
-            save_strategy="no",
-            disable_tqdm=True,
-            use_cpu=True,
-        ),
-        train_dataset=[{name: tensor[row] for name, tensor in columns.items()} for row in range(rows)],
-    ).train()
-    return {name: tensor - before[name] for name, tensor in model.state_dict().items()}
-
-
-def assert_updated_alike(model, folder, trainer=Trainer, **columns):
-    """The changes of the weights by an update of six examples, the same in one batch and in three of two."""
-    whole = accumulated(copy.deepcopy(model), 6, 1, folder / "whole", trainer, **columns)
-    parts = accumulated(copy.deepcopy(model), 6, 3, folder / "parts", trainer, **columns)
-    for name, change in whole.items():
-        torch.testing.assert_close(parts[name], change, atol=1e-6, rtol=1e-3, msg=lambda text, name=name: name + text)
-    return whole
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("head", "changes"),
-    [
-        ("LMHeadModel", {}),
-        ("ForTokenClassification", {}),
-        ("ForQuestionAnswering", {}),
-        ("ForSequenceClassification", {"both_orders": True}),
-        ("ForSequenceClassification", {"problem_type": "regression"}),
-        ("ForSequenceClassification", {"problem_type": "multi_label_classification"}),
-        ("ForMultipleChoice", {}),
-    ],
-)
-def test_trainer_updates_alike_from_one_batch_and_from_accumulated_ones(head, changes, tmp_path):
-    ours = zoo(head, lm_loss_weight=0.5, **changes)
-    this = case(head)
-    columns = this.inputs | this.labels
-    if changes.get("both_orders"):
-        columns |= pairs_of_sentences([(3, 5), (1, 1), (6, 2), (4, 4), (2, 7), (1, 9), (2, 2)])
-    if "problem_type" in changes:
-        columns["labels"] = torch.rand(7, LABELS)
-    if head == "LMHeadModel":
-        columns["labels"][:, 0] = -100  # no token predicts it
-    changes = assert_updated_alike(ours, tmp_path, **columns)
-    assert any(change.abs().max() > 1e-5 for change in changes.values())
-
-
-class BothLosses(Trainer):
-    """Adds the two losses of the double heads, as its users do."""
-
-    def compute_loss(self, model, inputs, *args, **kwargs):
-        outputs = model(**inputs)
-        return outputs.loss + outputs.mc_loss
-
-
-def test_trainer_updates_both_heads_alike_from_one_batch_and_from_accumulated_ones(tmp_path):
-    ours, this = zoo("DoubleHeadsModel"), case("DoubleHeadsModel")
-    columns = this.inputs | this.labels | {"labels": this.inputs["input_ids"]}  # each row predicts as many tokens
-    changes = assert_updated_alike(ours, tmp_path, BothLosses, **columns)
-    for name in ("transformer.tokens_embed.weight", "multiple_choice_head.summary.weight"):
-        assert changes[name].abs().max() > 1e-5
-
-
 @pytest.mark.parametrize("adapted", [False, True], ids=["whole", "LoRA"])
 def test_trainer_smooths_the_labels_of_the_next_tokens_as_for_the_stock_model(adapted, tmp_path):
     ids = torch.randint(1, SIZES["vocab_size"], (6, 11))
@@ -187,27 +109,6 @@ def test_trainer_smooths_the_labels_of_the_next_tokens_as_for_the_stock_model(ad
 
 
 TEXTS = ["the film is good", "not good , not the film .", "is it ?"]
-PIPELINES = [
-    ("text-classification", "ForSequenceClassification", (TEXTS,), {"batch_size": 2, "top_k": None}),
-    ("zero-shot-classification", "ForSequenceClassification", (TEXTS[0],), {"candidate_labels": ["good", "not"]}),
-    ("feature-extraction", "Model", (TEXTS[0],), {}),
-]
-
-
-@pytest.mark.parametrize(("task", "head", "texts", "options"), PIPELINES, ids=[row[0] for row in PIPELINES])
-def test_pipelines_find_the_zoo_and_answer_as_with_the_stock_model(task, head, texts, options, tmp_path):
-    labels = {0: "contradiction", 1: "neutral", 2: "entailment"}
-    sizes = {"vocab_size": len(vocabulary()), "num_labels": 3, "id2label": labels}
-    pair(head, tmp_path, **sizes, label2id={name: index for index, name in labels.items()})
-    OpenAIGPTTokenizer(vocab=vocabulary(), merges=merges(), pad_token="<unk>").save_pretrained(tmp_path)
-    answers = []
-    for prefix in ("OpenAIGPT", "ZooGPT"):
-        if prefix == "ZooGPT":
-            modeling.register()
-        pipe = pipeline(task, model=str(tmp_path))
-        assert type(pipe.model).__name__ == prefix + head
-        answers.append(numbers(pipe(*texts, **options)))
-    assert answers[0] == pytest.approx(answers[1], abs=1e-5) and len(answers[0]) > 1
 
 
 def test_the_text_generation_pipeline_goes_on_from_prompts_that_end_with_a_space():
@@ -220,13 +121,6 @@ def test_the_text_generation_pipeline_goes_on_from_prompts_that_end_with_a_space
         ids = ours.generate(**tokenizer(prompt, return_tensors="pt"), **options)[0]
         assert answer["generated_text"] == tokenizer.decode(ids, skip_special_tokens=True)
         assert answer["generated_text"].startswith(prompt) and len(answer["generated_text"]) > len(prompt)
-
-
-def numbers(answer):
-    """The numbers in nested lists and dictionaries, in their order."""
-    if isinstance(answer, (list, dict)):
-        return [each for part in (answer.values() if isinstance(answer, dict) else answer) for each in numbers(part)]
-    return [answer] if isinstance(answer, float) else []
 
 
 def saved_with_tokenizer(head, folder, **changes):
@@ -247,7 +141,7 @@ def test_the_text_classification_pipeline_takes_pairs(both_orders, tmp_path):
     answers = pipeline("text-classification", model=str(tmp_path))(pairs, batch_size=3, top_k=1)
     for given, (answer,) in zip(pairs, answers, strict=True):
         inputs = tokenizer(given["text"], given["text_pair"], return_tensors="pt")
-        expected = ours(**inputs).logits[0].softmax(0)
+        expected = ours(**inputs).logits.detach()[0].softmax(0)
         assert answer["label"] == f"LABEL_{int(expected.argmax())}"
         assert answer["score"] == pytest.approx(float(expected.max()), abs=1e-5)
 
@@ -264,42 +158,6 @@ def test_the_token_classification_pipeline_tags_each_token(tmp_path):
     )
 
 
-def test_lora_adapters_go_between_the_zoo_and_the_stock_model(tmp_path):
-    stock, ours = pair("ForSequenceClassification", tmp_path / "model")
-    this = case("ForSequenceClassification")
-    adapter = peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["c_attn", "c_proj"])
-    tuned = peft.get_peft_model(copy.deepcopy(ours), adapter)
-    optimizer = torch.optim.SGD([p for p in tuned.parameters() if p.requires_grad], lr=0.5)
-    for _ in range(3):
-        tuned(**this.inputs, **this.labels).loss.backward()
-        optimizer.step()
-    tuned.save_pretrained(tmp_path / "adapter")
-    assert tuned.peft_config["default"].fan_in_fan_out  # peft knows whose weights are (in, out)
-    expected = tuned.eval()(**this.inputs).logits
-    assert (expected - ours(**this.inputs).logits).abs().max() > 1e-2
-    for model in (stock, ours):
-        loaded = peft.PeftModel.from_pretrained(model, tmp_path / "adapter").eval()
-        torch.testing.assert_close(loaded(**this.inputs).logits, expected, atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(loaded.merge_and_unload()(**this.inputs).logits, expected, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize("head", ["LMHeadModel", "ForSequenceClassification", "ForMultipleChoice"])
-def test_gradient_checkpointing_changes_memory_not_gradients(head):
-    ours = zoo(head, lm_loss_weight=0.5, resid_pdrop=0.2, attn_pdrop=0.3)
-    this = case(head)
-    gradients, calls = [], []
-    ours.transformer.h[0].attn.register_forward_hook(lambda *call: calls.append(1))
-    for checkpointing in (False, True):
-        if checkpointing:
-            ours.gradient_checkpointing_enable()
-        ours.train().zero_grad()
-        torch.manual_seed(0)
-        ours(**this.inputs, **this.labels, unpad=True).loss.backward()
-        gradients.append([parameter.grad.clone() for parameter in ours.parameters()])
-    assert len(calls) == 3  # once, then once more in the backward pass
-    torch.testing.assert_close(*gradients, atol=1e-6, rtol=1e-5)
-
-
 @pytest.mark.parametrize("head", ["LMHeadModel", "ForSequenceClassification"])
 def test_autocast_stays_as_close_as_the_stock_model_is_to_itself(head, tmp_path):
     stock, ours = pair(head, tmp_path)
@@ -314,26 +172,6 @@ def test_autocast_stays_as_close_as_the_stock_model_is_to_itself(head, tmp_path)
         errors.append((logits.float() - exact).abs().max())
         assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in model.parameters())
     assert errors[1] < 2 * errors[0] + 1e-3
-
-
-def test_layers_may_live_on_disk(tmp_path):
-    ours = zoo("ForSequenceClassification")
-    ours.save_pretrained(tmp_path / "model")
-    spread = dict.fromkeys(("transformer.tokens_embed", "transformer.positions_embed", "transformer.drop"), "cpu")
-    spread |= {f"transformer.h.{index}": "disk" if index == 1 else "cpu" for index in range(3)}
-    spread |= {"score": "cpu", "dropout": "cpu"}
-    placed = type(ours).from_pretrained(tmp_path / "model", device_map=spread, offload_folder=tmp_path / "offload")
-    inputs = batch()
-    with torch.no_grad():
-        torch.testing.assert_close(placed(**inputs).logits, ours(**inputs).logits, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("head", ["LMHeadModel", "DoubleHeadsModel"])
-def test_copies_and_pickles_are_the_same_model(head):
-    ours, this = zoo(head), case(head)
-    for copied in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
-        torch.testing.assert_close(copied(**this.inputs).logits, ours(**this.inputs).logits)
-        assert copied.lm_head.weight is copied.get_input_embeddings().weight
 
 
 SHAPES = {0: torch.export.Dim("rows", min=2, max=64), 1: torch.export.Dim("columns", min=3, max=41)}

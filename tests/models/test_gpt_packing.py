@@ -7,19 +7,8 @@ from transformers import AttentionInterface, DataCollatorWithFlattening
 
 from modeling.gpt.modeling_gpt import ZooGPTMLP
 from modeling.shared import modeling_attention, modeling_packing
-from tests.support.gpt_cases import (
-    COLUMNS,
-    LABELS,
-    ROWS,
-    STOCK_HEADS,
-    assert_same_gradients,
-    assert_same_outputs,
-    batch,
-    case,
-    on_the_left,
-    pair,
-    zoo,
-)
+from tests.support.gpt_cases import COLUMNS, LABELS, ROWS, STOCK_HEADS, batch, case, on_the_left, pair, zoo
+from tests.support.model_cases import assert_same_gradients, assert_same_outputs
 
 
 ATTENTION = pytest.mark.parametrize("attention", ["eager", "sdpa"])

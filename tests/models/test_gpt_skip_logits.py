@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from modeling.gpt import modeling_gpt
-from tests.support.gpt_cases import assert_same_gradients, case, zoo
+from tests.support.gpt_cases import case, zoo
+from tests.support.model_cases import assert_same_gradients
 
 
 IGNORED = -100

@@ -14,8 +14,6 @@ from tests.support.gpt_cases import (
     LABELS,
     ROWS,
     STOCK_HEADS,
-    assert_same_gradients,
-    assert_same_outputs,
     batch,
     case,
     on_the_left,
@@ -24,6 +22,7 @@ from tests.support.gpt_cases import (
     pairs_of_sentences,
     zoo,
 )
+from tests.support.model_cases import assert_same_gradients, assert_same_outputs
 
 
 LENGTHS = [(3, 5), (1, 1), (6, 2), (4, 4), (2, 7), (1, 9)]

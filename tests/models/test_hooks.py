@@ -17,6 +17,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from modeling.shared.modeling_packing import Packing
 from tests.support import bert_cases, gpt_cases
+from tests.support.model_cases import assert_same_outputs
 
 
 BERT_HEADS = ["Model", *bert_cases.HEADS]
@@ -189,7 +190,7 @@ def inputs_that_require_gradients(model):
 
 @contextmanager
 def lora_with_checkpointing(model):
-    model.gradient_checkpointing_enable()
+    model.activation_checkpointing_enable()
     yield get_peft_model(model, LoraConfig(target_modules=["query"]))
 
 
@@ -324,7 +325,7 @@ def test_attentions_are_given_whatever_the_attention_function_was(cases, head, t
     inputs = case.inputs if cases is bert_cases else case.for_stock
     assert ours.config._attn_implementation == "sdpa"
     found = ours(**case.inputs, output_attentions=True)
-    cases.assert_same_outputs(found, stock(**inputs, output_attentions=True), case.real)
+    assert_same_outputs(found, stock(**inputs, output_attentions=True), case.real)
     assert len(found.attentions) == 3
     assert ours(**case.inputs).get("attentions") is None
 

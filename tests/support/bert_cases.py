@@ -1,12 +1,12 @@
 """Tiny BERTs with odd, unequal sizes, the same weights in transformers' class and ours, and batches for every head."""
 
-from dataclasses import dataclass
-
 import torch
 import transformers
 from transformers import BertConfig, PreTrainedModel
 
 import modeling
+from modeling import ZooBertConfig
+from tests.support.model_cases import Case
 
 
 SIZES = {
@@ -29,20 +29,35 @@ HEADS = [
     "ForQuestionAnswering",
     "ForMultipleChoice",
 ]
+OF_TWO = ["ForQuestionAnswering", "ForNextSentencePrediction"]
 
 
 def stock_config(head: str = "Model", **changes) -> BertConfig:
-    labels = 2 if head in ("ForQuestionAnswering", "ForNextSentencePrediction") else LABELS
+    labels = 2 if head in OF_TWO else LABELS
     return BertConfig(**(SIZES | {"num_labels": labels} | changes))
 
 
-def pair(head: str, folder, attn_implementation: str = "sdpa", **changes) -> tuple[PreTrainedModel, PreTrainedModel]:
-    """transformers' model with random weights large enough to tell mistakes, and ours loaded from what it saves."""
-    stock = getattr(transformers, f"Bert{head}")(stock_config(head, **changes))
-    for name, parameter in stock.named_parameters():
+def draw_weights(model: PreTrainedModel) -> None:
+    """Random weights large enough to tell mistakes."""
+    for name, parameter in model.named_parameters():
         around = 1.0 if name.endswith("LayerNorm.weight") else 0.0
         parameter.data.normal_(around, 0.2 if parameter.dim() > 1 else 0.1)
-    stock.tie_weights()
+    model.tie_weights()
+
+
+def zoo(head: str, attention: str = "sdpa", **changes) -> PreTrainedModel:
+    """One of our classes with random weights, in evaluation mode."""
+    labels = 2 if head in OF_TWO else LABELS
+    model = getattr(modeling, f"ZooBert{head}")(ZooBertConfig(**(SIZES | {"num_labels": labels} | changes)))
+    draw_weights(model)
+    model.set_attn_implementation(attention)
+    return model.eval()
+
+
+def pair(head: str, folder, attn_implementation: str = "sdpa", **changes) -> tuple[PreTrainedModel, PreTrainedModel]:
+    """transformers' model with random weights, and ours loaded from what it saves."""
+    stock = getattr(transformers, f"Bert{head}")(stock_config(head, **changes))
+    draw_weights(stock)
     stock.set_attn_implementation(attn_implementation)
     stock.save_pretrained(folder)
     ours = getattr(modeling, f"ZooBert{head}").from_pretrained(folder, attn_implementation=attn_implementation)
@@ -62,13 +77,6 @@ def batch(lengths: list[int] | None = None, holes: bool = False) -> dict[str, to
         "attention_mask": mask,
         "token_type_ids": torch.randint(0, 2, mask.shape),
     }
-
-
-@dataclass
-class Case:
-    inputs: dict[str, torch.Tensor]
-    labels: dict[str, torch.Tensor]
-    real: torch.Tensor  # (B, T), where outputs of tokens are defined
 
 
 def case(head: str, holes: bool = False) -> Case:
@@ -96,29 +104,3 @@ def case(head: str, holes: bool = False) -> Case:
         inputs["input_ids"] = torch.randint(1, SIZES["vocab_size"], inputs["input_ids"].shape)
         real = inputs["attention_mask"].bool()
     return Case(inputs, labels, real)
-
-
-def assert_same_outputs(ours, stock, real: torch.Tensor, atol: float = 1e-5) -> None:
-    """Every output transformers' class gives, ours gives in the same shape; equal wherever it is defined."""
-    for name, expected in stock.items():
-        actual = ours[name]
-        if isinstance(expected, tuple):
-            assert len(actual) == len(expected), name
-        for mine, theirs in zip(*((x if isinstance(x, tuple) else (x,)) for x in (actual, expected)), strict=True):
-            assert mine.shape == theirs.shape, name
-            if name == "attentions":  # (B, A, T, T): defined for the queries of real tokens
-                mine, theirs = mine.transpose(1, 2), theirs.transpose(1, 2)
-            if theirs.shape[:2] == real.shape:
-                mine, theirs = mine[real], theirs[real]
-            torch.testing.assert_close(
-                mine, theirs, atol=atol, rtol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
-            )
-
-
-def assert_same_gradients(ours: PreTrainedModel, stock: PreTrainedModel, atol: float = 1e-5) -> None:
-    mine = dict(ours.named_parameters())
-    for name, parameter in stock.named_parameters():
-        if parameter.grad is not None:
-            torch.testing.assert_close(
-                mine[name].grad, parameter.grad, atol=atol, rtol=1e-5, msg=lambda t, n=name: n + t
-            )

@@ -109,12 +109,16 @@ def read_vocabulary(path: Path) -> dict[str, int]:
         return {line.removesuffix("\n"): number for number, line in enumerate(file)}
 
 
+TOKENIZERS = {}  # of the released vocabularies that a test has asked for
+
+
 @pytest.fixture(params=LOWER_CASED)
 def released(request, data, run):
     """(our tokenizer, the rules as a function of a text) on a released vocabulary."""
     path, lower_case = data / "vocab" / f"bert-base-{request.param}-vocab.txt", LOWER_CASED[request.param]
-    tokenizer = load_tokenizer(run(tokenizer_name=str(path), do_lower_case=lower_case))
-    vocabulary = read_vocabulary(path)
+    if path not in TOKENIZERS:
+        TOKENIZERS[path] = load_tokenizer(run(tokenizer_name=str(path), do_lower_case=lower_case))
+    tokenizer, vocabulary = TOKENIZERS[path], read_vocabulary(path)
 
     def rules(text: str) -> list[int]:
         return [vocabulary[piece] for word in words(text, lower_case) for piece in pieces(word, vocabulary)]

@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,11 @@ def header_of(recipe: Path) -> str:
     return "".join(line for line in recipe.read_text(encoding="utf-8").splitlines(True) if line.startswith("#"))
 
 
+@cache
+def read(recipe: Path) -> dict[str, Any]:
+    return yaml.safe_load(recipe.read_text(encoding="utf-8"))
+
+
 @dataclass(frozen=True)
 class Use:
     """A recipe, with one of the values of the flag that its header has a list of."""
@@ -86,7 +92,7 @@ class Use:
     @property
     def content(self) -> dict[str, Any]:
         flags = {name.removeprefix("--"): value for name, value in self.flags.items()}
-        return yaml.safe_load(self.recipe.read_text(encoding="utf-8")) | flags
+        return read(self.recipe) | flags
 
     @property
     def script(self):
@@ -125,10 +131,10 @@ def test_there_is_a_recipe_for_every_row_of_bert_as_features():
 
 
 def test_no_two_recipes_differ_in_one_key():
-    contents = {path: Use(path).content.items() for path in RECIPES}
+    contents = {path: set(read(path).items()) for path in RECIPES}
     tasks = {path: {use.content.get("task_name") for use in uses(path)} for path in RECIPES}
     for path, other in itertools.combinations(RECIPES, 2):
-        differing = {name for name, _ in set(contents[path]) ^ set(contents[other])}
+        differing = {name for name, _ in contents[path] ^ contents[other]}
         are_of_other_tasks = None not in tasks[path] and tasks[path].isdisjoint(tasks[other])
         assert len(differing) > 1 or are_of_other_tasks, (path, other, differing)
 
