@@ -516,6 +516,8 @@ def may_need_padding(hook: Callable) -> bool:
     """Whether a hook may rely on states of shape (B, T, ...), judged by the module that defines it."""
     while isinstance(hook, partial):
         hook = hook.func
+    if hasattr(getattr(hook, "__self__", None), "kernel_layer_name"):  # a kernel of the Hub, by `use_kernels=True`
+        return False
     origin = f"{getattr(hook, '__module__', None)}."
     takes_any_shape = origin.startswith(tuple(f"{name}." for name in ANY_SHAPE))
     return not takes_any_shape or origin.startswith(tuple(f"{name}." for name in NEEDS_PADDING))
