@@ -267,6 +267,14 @@ def usable_packing(
     return packing
 
 
+def counts_as_padded(inputs: torch.Tensor, attention_mask: torch.Tensor | None, cache: Cache | None) -> bool:
+    """Whether a GPU would take longer to tell if a batch of few tokens has padding than to compute with a mask."""
+    if attention_mask is None or cache is not None or not is_of_rows(attention_mask) or is_opaque(attention_mask):
+        return False
+    rows, columns = inputs.shape[:2]
+    return attention_mask.device.type not in READ_DEVICES and rows * columns < FEW_TOKENS
+
+
 @dataclass(frozen=True)
 class Plan:  # trf-ignore: TRF031 a decision, no output of a model
     """How one call of a model computes its batch, decided by `make_plan`.
@@ -280,7 +288,7 @@ class Plan:  # trf-ignore: TRF031 a decision, no output of a model
         columns: (B, 1) where `token` is in each row or, packed, (1, S) in each sequence.
         read: the same columns if the last layer has to compute no other tokens; None: all.
         padding: (B, T) True at padding that is computed and whose states become zero, or None.
-        is_padded: whether the batch is known to have padding, so that nobody has to read the mask.
+        is_padded: whether the batch is known to have padding, or counts as if, so that nobody has to read the mask.
     """
 
     attention_mask: torch.Tensor | None
@@ -358,7 +366,7 @@ def make_plan(
     """
     position_ids = None if position_ids is None else torch.atleast_2d(position_ids).expand(-1, inputs.shape[1])
     packing = usable_packing(packing, inputs, attention_mask, cache)
-    is_padded = packing is not None and packing.is_padded
+    is_padded = counts_as_padded(inputs, attention_mask, cache) if packing is None else packing.is_padded
     # Continuous batching has its own boundaries, which its attention functions take.
     boundaries = [None if is_paged(cache) else kwargs.pop(name, None) for name in BOUNDARIES]
     if packing is None:
