@@ -339,10 +339,11 @@ def reason_of(error: Exception) -> str:
 def lines(args: argparse.Namespace, device: torch.device) -> list[tuple[str, str]]:
     """The rows that the command line names, each with one of its settings, those of a GPU first."""
     every = ["gpu"] if args.quick and device.type == "cuda" else MODELS
-    elsewhere = "gpu" if device == CPU else "serving"  # rows that are not for this device
-    names = set(args.rows or [model for model in every if model != elsewhere])
+    elsewhere = ["gpu"] if device == CPU else serving.CONVERTED  # what is not for this device, unless it is named
+    names = set(args.rows or [model for model in every if model not in elsewhere])
     models = sorted(MODELS, key=lambda model: model != "gpu")
     rows = [row for model in models for row in MODELS[model] if {model, row} & names]
+    rows = [row for row in rows if row in names or row not in elsewhere]
 
     def settings_of(row: str) -> list[str]:
         if row in serving.CONVERTED:  # from fp32

@@ -184,6 +184,7 @@ def generate(rows: int, new_tokens: int, beams: int = 1) -> Build:
             tolerance(precision, baseline_precision, device=device),
             tighter(device, precision, reads, products),
             device,
+            tokens=lambda index: rows * tokens,
         )
 
     return build

@@ -1,8 +1,8 @@
 """What a server asks of BERT: the latency of one sentence and the sentences a second, as it is, in int8, and by ONNX.
 
-Both sides are converted by the same tools: torch's dynamic quantization of linear layers, and torch's export to
-ONNX, which onnxruntime computes. A graph of ONNX computes padding on both sides. Results are compared before the
-conversion: in int8, a number depends on the largest one of its batch, padding included.
+Both sides are converted by the same tools: torch's dynamic quantization of linear layers, and torch's export to ONNX,
+which onnxruntime computes, both on the CPU. A graph of ONNX computes padding on both sides. Results are compared
+before the conversion: in int8, a number depends on the largest one of its batch, padding included.
 """
 
 import copy
@@ -24,6 +24,7 @@ from .bert import (
     draw_sequences,
     lengths_of,
     make_models,
+    on,
     pad,
     padding,
 )
@@ -70,14 +71,14 @@ def serve(convert: Callable[[PreTrainedModel, Batch], Classify], rows: int) -> B
     """Logits of batches of so many sentences of SST-2's dev set."""
 
     def build(precision: str, baseline_precision: str, tiny: bool, device: torch.device) -> Contest:
-        if device != CPU:
-            raise ValueError(f"the rows of serving are measured on the CPU, and not on {device}")
+        if device != CPU and convert is not as_it_is:
+            raise ValueError(f"rows in int8 and by ONNX are measured on the CPU, and not on {device}")
         sequences = draw_sequences(draw_lengths("sst2-dev", rows * BATCHES), tiny)
-        batches = [pad(sequences[start : start + rows]) for start in range(0, len(sequences), rows)]
+        batches = [on(device, pad(sequences[start : start + rows])) for start in range(0, len(sequences), rows)]
         models = make_models("ForSequenceClassification", "base", tiny, dropout=0.0)
 
         def side(name: str, precision: str) -> Side:
-            model = models[name].eval().to(model_dtype(precision))
+            model = models[name].eval().to(device, model_dtype(precision))
             classify = convert(model, batches[0])
 
             def run(index: int) -> object:
@@ -94,8 +95,9 @@ def serve(convert: Callable[[PreTrainedModel, Batch], Classify], rows: int) -> B
             side(OURS, precision),
             side(STOCK, baseline_precision),
             f"{rows} x sst2-dev, padded {padding(batches):.2f}x",
-            tolerance(precision, baseline_precision),
+            tolerance(precision, baseline_precision, device=device),
             Need("products", lambda index: classifier_flop(models[OURS].config, batches[index % BATCHES])),
+            device,
             tokens=lambda index: sum(lengths_of(batches[index % BATCHES])),
         )
 

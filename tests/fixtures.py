@@ -35,6 +35,8 @@ def _process_as_it_was():
     yield
     transformers.utils.logging.set_verbosity(verbosity)
     torch.set_float32_matmul_precision("highest")
+    torch.use_deterministic_algorithms(False)
+    torch.backends.cudnn.deterministic = False
     AcceleratorState._reset_state(True)
     modeling.unregister()
 

@@ -228,6 +228,7 @@ class RunArguments:
     torch_compile_mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = flag(
         "default", "what torch.compile optimizes"
     )
+    full_determinism: bool = flag(False, "compute the same bits each time on a GPU, too, as on a CPU: slower")
     gradient_checkpointing: bool = flag(False, "recompute activations: less memory, more time")
     group_by_length: bool = flag(False, "train on batches of similar length: less padding")
     pad_to_max_length: bool = flag(False, "pad every batch to one shape, for XLA and torch.compile")

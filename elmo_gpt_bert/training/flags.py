@@ -101,7 +101,6 @@ REMEDIES = {
     ),
     "--seed also sets the order of the examples": "data_seed",
     "give --data_dir, --train_file, --validation_file and --test_file, or what --help lists for data": "dataset_name",
-    "on CPU, runs with as many threads compute the same bits; GPUs have no such mode here": "full_determinism",
     "--metric_for_best_model says it: losses are better when lower, other metrics when higher": "greater_is_better",
     "--push_to_hub uploads the output folder once, at the end": "hub_strategy",
     "give the folder of `hf download ID --revision R --local-dir FOLDER`": "model_revision",

@@ -44,6 +44,7 @@ FREE |= {"report_to", "push_to_hub", "hub_model_id", "save_outputs", "hub_privat
 FREE |= {"state_cache", "ddp_timeout", "preprocessing_num_workers", "corpus_dir"}
 # How an update is divided; `SAMPLES` is what counts.
 FREE |= {"per_device_train_batch_size", "gradient_accumulation_steps", "gradient_checkpointing"}
+FREE |= {"full_determinism"}  # what it changes is rounding
 # Arguments that name files, whose content counts.
 FILES = {"model_name_or_path", "tokenizer_name", "data_dir", "train_file", "validation_file", "test_file", "data_file"}
 FILES |= {"dataset_name", "dataset_config_name", "ensemble", "metric_name"}

@@ -141,6 +141,8 @@ def make_accelerator(args: RunArguments) -> Accelerator:
         raise InputError("--mixed_precision fp16 needs a GPU: on CPU use bf16 or no")
     choose_implementation(args.implementation)
     set_seed(args.seed)
+    if args.full_determinism:
+        transformers.enable_full_determinism(args.seed)
     return accelerator
 
 

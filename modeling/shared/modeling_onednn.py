@@ -40,6 +40,7 @@ from torch.utils.flop_counter import register_flop_formula
 from transformers.utils.import_utils import is_tracing
 
 
+DEVICES = ("cpu",)  # asked first: on a small batch, a GPU waits for each question
 WORTH_PACKING = 24  # from this many products with the same weight on, packing it first saves time
 SMALL = 2**20  # multiplications; below, the calls from here to oneDNN and back take longer than the product
 VARIABLE = "ZOO_ONEDNN"
@@ -56,7 +57,7 @@ class Linear(nn.Linear):
 
 def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """inputs (..., I) @ weight (O, I)' + bias (O) -> (..., O)."""
-    if torch.compiler.is_compiling() or not _pays(inputs, weight, bias):
+    if inputs.device.type not in DEVICES or torch.compiler.is_compiling() or not _pays(inputs, weight, bias):
         return nn.functional.linear(inputs, weight, bias)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (inputs, weight, bias)):
         return _without_filling(_FilledProduct.apply(inputs, weight, bias), inputs.shape[:-1])

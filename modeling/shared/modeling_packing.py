@@ -249,6 +249,14 @@ def usable_packing(
     return packing
 
 
+def counts_as_padded(inputs: torch.Tensor, attention_mask: torch.Tensor | None, cache: Cache | None) -> bool:
+    """Whether a GPU would take longer to tell if a batch of few tokens has padding than to compute with a mask."""
+    if attention_mask is None or cache is not None or not is_of_rows(attention_mask) or is_opaque(attention_mask):
+        return False
+    rows, columns = inputs.shape[:2]
+    return attention_mask.device.type not in READ_DEVICES and rows * columns < FEW_TOKENS
+
+
 @dataclass(frozen=True)
 class Plan:  # trf-ignore: TRF031 a decision, no output of a model
     """How one call of a model computes its batch, decided by `make_plan`.
@@ -263,7 +271,8 @@ class Plan:  # trf-ignore: TRF031 a decision, no output of a model
         rows: (B,) the sequence of each row in which that token is, if packed.
         read: `columns`, if the last layer has to compute no other tokens; None: all.
         padding: (B, T or 1) True at padding that is computed and whose states become zero, or None.
-        is_padded: whether the batch is known to have padding, so that nobody has to read the mask.
+        is_padded: whether the batch is known to have padding, or counts as if, so that nobody has to
+            read the mask.
     """
 
     attention_mask: torch.Tensor | None
@@ -336,7 +345,7 @@ def make_plan(
     """
     position_ids = None if position_ids is None else torch.atleast_2d(position_ids).expand(-1, inputs.shape[1])
     packing = usable_packing(packing, inputs, attention_mask, cache)
-    is_padded = packing is not None and packing.is_padded
+    is_padded = counts_as_padded(inputs, attention_mask, cache) if packing is None else packing.is_padded
     # Continuous batching has its own boundaries, which its attention functions take.
     boundaries = [None if is_paged(cache) else kwargs.pop(name, None) for name in BOUNDARIES]
     if packing is None:
@@ -495,6 +504,8 @@ def may_need_padding(hook: Callable) -> bool:
     """Whether a hook may rely on states of shape (B, T, ...), judged by the module that defines it."""
     while isinstance(hook, partial):
         hook = hook.func
+    if hasattr(getattr(hook, "__self__", None), "kernel_layer_name"):  # a kernel of the Hub, by `use_kernels=True`
+        return False
     origin = f"{getattr(hook, '__module__', None)}."
     takes_any_shape = origin.startswith(tuple(f"{name}." for name in ANY_SHAPE))
     return not takes_any_shape or origin.startswith(tuple(f"{name}." for name in NEEDS_PADDING))

@@ -12,6 +12,7 @@ from tests.support.model_cases import assert_same_outputs
 
 
 CALLS = []
+HAS_FLASH = modeling_packing._has_flash.__wrapped__  # of which others keep the first answer
 
 
 def reference_flash(
@@ -172,7 +173,44 @@ def test_the_gpu_and_the_build_decide(hip, built, capability, known, has, monkey
     monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: built)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(modeling_packing, "FLASH_OPERATION", print if known else None)
-    assert modeling_packing._has_flash.__wrapped__(torch.device("cuda", 0)) == has
+    assert HAS_FLASH(torch.device("cuda", 0)) == has
+
+
+def gradients(model: torch.nn.Module, inputs: dict) -> torch.Tensor:
+    """Those of all weights in one tensor."""
+    model.zero_grad()
+    model(**inputs).last_hidden_state.float().square().mean().backward()
+    return torch.cat([weight.grad.flatten() for weight in model.parameters() if weight.grad is not None])
+
+
+@pytest.mark.usefixtures("_on_gpu")
+@pytest.mark.parametrize("cases", [bert_cases, gpt_cases], ids=["bert", "gpt"])
+def test_a_t4_trains_in_fp16_on_a_grid(cases, tmp_path, monkeypatch):
+    monkeypatch.setattr(modeling_packing, "FLASH_TYPES", (torch.float16,))
+    monkeypatch.setattr(modeling_packing, "_has_flash", HAS_FLASH)
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    _, model = cases.pair("Model", tmp_path)
+    inputs = cases.batch([5, 9, 2])
+    exact = gradients(model.train(), inputs)
+    with torch.autocast("cpu", torch.float16):
+        assert (gradients(model, inputs) - exact).norm() < 0.02 * exact.norm()
+        assert not CALLS
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+        assert (gradients(model, inputs) - exact).norm() < 0.02 * exact.norm()
+    assert len(CALLS) == 3
+
+
+@pytest.mark.usefixtures("_on_gpu")
+@pytest.mark.parametrize("cases", [bert_cases, gpt_cases], ids=["bert", "gpt"])
+def test_checkpointing_attends_twice_and_gives_the_same_gradients(cases, tmp_path):
+    _, model = cases.pair("Model", tmp_path)
+    inputs = add_packing(cases.batch([5, 9, 2]))
+    expected = gradients(model.train(), inputs)
+    assert len(CALLS) == 3
+    model.activation_checkpointing_enable()
+    torch.testing.assert_close(gradients(model, inputs), expected)
+    assert len(CALLS) == 3 + 2 * 3
 
 
 @pytest.mark.usefixtures("_on_gpu")

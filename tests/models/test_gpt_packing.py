@@ -7,6 +7,7 @@ from transformers import AttentionInterface, DataCollatorWithFlattening
 
 from modeling.gpt.modeling_gpt import ZooGPTMLP
 from modeling.shared import modeling_attention, modeling_packing
+from tests.support.bert_cases import FLASH_KERNELS
 from tests.support.gpt_cases import COLUMNS, LABELS, ROWS, STOCK_HEADS, batch, case, on_the_left, pair, zoo
 from tests.support.model_cases import assert_same_gradients, assert_same_outputs
 
@@ -247,12 +248,13 @@ def reference_flash_attention(module, query, key, value, attention_mask, scaling
     return torch.cat(outputs, 2).transpose(1, 2), None
 
 
+@pytest.mark.parametrize("kernel", FLASH_KERNELS)
 @pytest.mark.parametrize("head", ["Model", *STOCK_HEADS])
-def test_a_flash_kernel_is_handed_the_boundaries_of_the_sequences(head, tmp_path, monkeypatch):
-    monkeypatch.setitem(AttentionInterface._global_mapping, "flash_attention_2", reference_flash_attention)
+def test_a_flash_kernel_is_handed_the_boundaries_of_the_sequences(head, kernel, tmp_path, monkeypatch):
+    monkeypatch.setitem(AttentionInterface._global_mapping, kernel, reference_flash_attention)
     stock, ours = pair(head, tmp_path)
     ours.config.use_cache = False  # a cache has padding
-    ours.config._attn_implementation_internal = "flash_attention_2"  # its setter wants the package and a GPU
+    ours.config._attn_implementation_internal = kernel  # its setter wants the package and a GPU
     this = case(head, holes=True)
     assert_same_outputs(ours(**this.inputs), stock(**this.for_stock), this.real)
 

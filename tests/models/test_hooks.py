@@ -2,6 +2,7 @@
 
 from contextlib import contextmanager
 from functools import partial
+from types import MethodType
 
 import accelerate
 import pytest
@@ -149,6 +150,28 @@ def test_padding_is_computed_while_someone_listens_and_only_then(cases, head, li
     assert packs(model, **inputs, unpad=True), "the argument did not win"
     remove()
     assert packs(model, **inputs)
+
+
+class Gelu(torch.nn.Module):
+    """A layer of a kernel, as it comes from the Hub: without a state, and with `forward` alone."""
+
+    def forward(self, states):
+        return torch.nn.functional.gelu(states)
+
+
+@EACH_FAMILY
+def test_kernels_of_the_hub_cost_no_padding(cases, head, packs, monkeypatch, tmp_path):
+    """`use_kernels=True` gives activations the kernel's `forward`, of a module that has the name of a build."""
+    _, model = cases.pair(head, tmp_path)
+    inputs, _, _ = inputs_of(cases, head)
+    activations = [module for module in model.modules() if "GELU" in type(module).__name__]
+    assert len(activations) >= 3
+    for activation in activations:
+        monkeypatch.setattr(type(activation), "kernel_layer_name", "GeLU", raising=False)
+        activation.forward = MethodType(Gelu.forward, activation)
+    assert packs(model, **inputs)
+    activations[0].forward = lambda states: states  # the user's
+    assert not packs(model, **inputs)
 
 
 @EACH_HEAD

@@ -4,9 +4,11 @@ pytest tests/models/test_on_a_gpu.py
 """
 
 import contextlib
+import os
 
 import pytest
 import torch
+from transformers import enable_full_determinism
 
 from benchmarks import gpt
 from benchmarks.bert import OURS, STOCK, add_packing, make_batches, make_masked_batches, make_models
@@ -106,14 +108,16 @@ def test_a_step_on_a_batch_with_its_packing_never_waits_for_the_gpu(step, packed
 
 
 @each_step
-def test_two_runs_with_one_seed_give_the_same_bits(step):
+@pytest.mark.parametrize("set_seed", [torch.manual_seed, enable_full_determinism])
+def test_two_runs_with_one_seed_give_the_same_bits(step, set_seed, monkeypatch):
+    monkeypatch.setattr(os, "environ", dict(os.environ))
     make, head, make_batch = STEPS[step]
     batch = on_device(make_batch(), packed=True)
 
     def train() -> list[torch.Tensor]:
         model = make(head, "small", TINY, dropout=0.1)[OURS].to(DEVICE).train()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        torch.manual_seed(7)
+        set_seed(7)
         for _ in range(5):
             with torch.autocast(DEVICE.type, torch.bfloat16):
                 loss = model(**batch).loss

@@ -51,6 +51,13 @@ def test_products_and_gradients_of_the_weights_are_torchs(layout, parameters):
         torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
 
 
+def test_another_device_is_asked_nothing_but_its_name(monkeypatch):
+    """A GPU would wait for each question before each product."""
+    monkeypatch.setattr(onednn, "_pays", None)
+    layer = onednn.Linear(3, 5, device="meta")
+    assert layer(torch.zeros(2, 3, device="meta")).shape == (2, 5)
+
+
 def test_gradients_of_the_inputs_are_torchs(parameters):
     for shape in ((7, 5), (2, 3, 5), (1, 5), (75, 5), (7, 19, 5)):
         inputs = torch.randn(shape, requires_grad=True)

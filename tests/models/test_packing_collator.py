@@ -1,5 +1,6 @@
 """DataCollatorWithPacking: a batch carries its packing, so that nothing is read from a device; no result changes."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -263,7 +264,9 @@ def test_a_step_reads_nothing_from_the_device(step, how, tmp_path, monkeypatch):
         with NothingIsRead():
             model(**batch).loss.backward()
         del batch["packing"]
-        with reads, NothingIsRead():
+        # Of few tokens, a mask is made without a look at it; the other steps look for labels, or for padding in front.
+        is_dense = how == "padded" and step in ("classes of BERT", "choices of BERT", "answers of BERT")
+        with nullcontext() if is_dense else reads, NothingIsRead():
             model(**batch).loss.backward()
 
 

@@ -8,7 +8,9 @@ import torch
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from benchmarks import gpu, serving
 from benchmarks.bert import add_packing
+from benchmarks.measure import Build
 from benchmarks.overhead import as_on_a_gpu
 from tests.support import bert_cases, gpt_cases
 from tests.support.kernels import Kernels
@@ -95,6 +97,33 @@ def test_under_autocast_queries_keys_and_values_are_one_product(packed, tmp_path
         batch = add_packing(batch) if packed else batch
         assert count_kernels(ours, batch, autocast=True) <= (0.75 if packed else 0.95) * kernels
         assert saved_bytes(ours, batch, autocast=True) <= 0.9 * memory
+
+
+# Compiled graphs, and cuDNN's loop in one call, are not counted; BERT-large is as BERT-base where both are tiny.
+ROWS = [row for row in gpu.ROWS if not (row.endswith(("-compiled", "-cudnn")) or row.startswith("gpu-large"))]
+
+
+@pytest.mark.usefixtures("_little_work")
+@pytest.mark.parametrize("row", ROWS)
+def test_no_row_of_a_gpus_benchmark_starts_more_kernels_than_its_baseline(row):
+    assert_no_more_kernels(gpu.ROWS[row][1], packed=not row.endswith("-plain"))
+
+
+# One sentence starts seven more: a mask without a look for padding, zeros at padding, and one token in the last layer.
+@pytest.mark.parametrize(("row", "allowed"), [("serving-1", 7), ("serving-32", 0)])
+def test_a_server_starts_few_kernels_more_for_one_sentence_and_none_for_several(row, allowed):
+    assert_no_more_kernels(serving.ROWS[row][1], packed=False, allowed=allowed)
+
+
+def assert_no_more_kernels(build: Build, packed: bool, allowed: int = 0) -> None:
+    contest = build("bf16", "bf16", True, torch.device("cpu"))
+    counts = []
+    for side in (contest.side, contest.baseline):
+        side.run(0)  # makes the state of an optimizer
+        with as_on_a_gpu(packed), Kernels() as kernels:
+            side.run(1)
+        counts.append(kernels.counts.total())
+    assert counts[0] <= counts[1] + allowed
 
 
 def test_one_product_gives_the_states_and_gradients_of_three(tmp_path):

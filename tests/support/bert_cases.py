@@ -30,6 +30,8 @@ HEADS = [
     "ForMultipleChoice",
 ]
 OF_TWO = ["ForQuestionAnswering", "ForNextSentencePrediction"]
+# Names of kernels in transformers that take the boundaries of sequences.
+FLASH_KERNELS = ["flash_attention_2", "flash_attention_3", "kernels-community/flash-attn2"]
 
 
 def stock_config(head: str = "Model", **changes) -> BertConfig:

@@ -35,3 +35,9 @@ def test_eight_bits_are_in_use_and_near(model, batches):
         exact, rounded = model(**batches[0]).logits, classify(batches[0])
     error = (rounded - exact).norm() / exact.norm()
     assert 1e-4 < error < 0.2
+
+
+@pytest.mark.parametrize("convert", [serving.in_int8, serving.by_onnx])
+def test_what_is_converted_is_not_measured_on_a_gpu(convert):
+    with pytest.raises(ValueError, match="in int8 and by ONNX are measured on the CPU, and not on cuda"):
+        serving.serve(convert, rows=1)("bf16", "bf16", True, torch.device("cuda"))

@@ -282,6 +282,14 @@ def test_matmul_precision_changes_only_when_asked(run):
     assert torch.get_float32_matmul_precision() == "medium"
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_algorithms_are_deterministic_only_when_asked(run, asked, monkeypatch):
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    launching.make_accelerator(run(full_determinism=asked))
+    assert torch.are_deterministic_algorithms_enabled() == torch.backends.cudnn.deterministic == asked
+    assert ("CUBLAS_WORKSPACE_CONFIG" in os.environ) == asked  # without it, products on a GPU would be errors
+
+
 def test_the_time_of_a_run_is_split_without_gaps(flags, tmp_path, monkeypatch):
     monkeypatch.setattr(Clock, "startup_seconds", 0.0)
     parts = ["start", "load", "tokenize", "train", "eval", "save", "predict"]
