@@ -14,8 +14,8 @@ from datasets import Dataset
 
 import modeling
 from modeling.shared import modeling_onednn
-from tests.glue_sample import VOCABULARY, WORDS, write_model, write_vocabulary
-from tests.tiny_run import Arguments
+from tests.support.glue_sample import VOCABULARY, WORDS, write_model, write_vocabulary
+from tests.support.tiny_run import Arguments
 
 
 transformers.utils.logging.disable_progress_bar()

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoTokenizer
 
 import modeling
-from tests.hub_server import HubServer
+from tests.support.hub_server import HubServer
 
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -17,7 +17,7 @@ html_extra_path = ["index.html"]  # leads to it
 html_theme = "furo"
 html_title = project
 myst_heading_anchors = 3
-# Links to folders of the repository, which are no pages. tests/test_guides.py checks that all links lead somewhere.
+# Links to folders of the repository, which are no pages. tests/project/test_guides.py checks where links lead.
 suppress_warnings = ["myst.xref_missing"]
 default_role = "code"  # docstrings have Markdown's quotes around code
 autodoc_default_options = {"members": True, "show-inheritance": True}

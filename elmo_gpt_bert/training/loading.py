@@ -34,7 +34,7 @@ from elmo_gpt_bert.training.errors import (
     Text,
     UserError,
 )
-from elmo_gpt_bert.training.files import is_path, plain, read_json, read_json_object, shown, without_hub
+from elmo_gpt_bert.training.files import file_digest, is_path, plain, read_json, read_json_object, shown, without_hub
 from elmo_gpt_bert.training.output_folder import verify_checksums
 
 
@@ -54,7 +54,7 @@ def load_tokenizer(source: ModelSource, *, for_task: bool = True) -> PreTrainedT
 
     With `for_task`, a language model's tokenizer adds the tokens of task inputs, and it must have a padding token.
     """
-    name = source.tokenizer_name or source.model_name_or_path
+    name = source.tokenizer_name or adapted_model(source.model_name_or_path)
     _verify(name)
     with _loading_errors(name, ("Copy it again; ", TOKENIZER, " may name a vocab.txt.")):
         if name.endswith(".txt"):
@@ -104,9 +104,10 @@ def _check_numbers(tokenizer: PreTrainedTokenizerBase) -> None:
 def load_config(source: ModelSource) -> PreTrainedConfig:
     """Loads the configuration of a model, with the overrides of `source`.
 
-    Raises ValueError if a config JSON, or an override, has a key that its "model_type" does not have.
+    Raises ValueError if a config JSON, or an override, has a key that its "model_type" does not have. An adapter has
+    the configuration of the model that it was trained on, and may name its own classes in base.json.
     """
-    name, overrides = source.model_name_or_path, source.config_overrides
+    name, overrides = adapted_model(source.model_name_or_path), source.config_overrides
     _verify(name)
     overridden = (" or ", Parameter("config_overrides")) if overrides else ()
     with _loading_errors(name, ("Correct it", *overridden, ", or copy it again.")):
@@ -120,7 +121,35 @@ def load_config(source: ModelSource) -> PreTrainedConfig:
         _check_field_names(config.model_type, overrides.keys() & unused.keys())
         if overrides:
             config.validate()
-        return config
+    if name != source.model_name_or_path:
+        config.architectures = None  # the adapter's head is another one
+        if labels := _base_of_adapter(source.model_name_or_path).get("labels"):
+            config.id2label = dict(enumerate(labels))
+            config.label2id = {label: number for number, label in enumerate(labels)}
+    return config
+
+
+def adapted_model(name: str) -> str:
+    """The model that peft trained an adapter on, if `name` is the folder of one; `name` otherwise.
+
+    Raises ValueError if base.json, as examples/lora.py writes it, has the checksum of other weights.
+    """
+    path = Path(name, "adapter_config.json")
+    if not path.is_file() or Path(name, "config.json").is_file():
+        return name
+    base = read_json_object(path).get("base_model_name_or_path")
+    if not isinstance(base, str):
+        raise InputError(f"{path} does not name its model, base_model_name_or_path: copy it again")
+    weights, expected = Path(base, "model.safetensors"), _base_of_adapter(name).get("sha256")
+    if expected and weights.is_file() and file_digest(weights) != expected:
+        raise InputError(f"{name} was trained on {base} with other weights than {weights}: train it anew")
+    return base
+
+
+def _base_of_adapter(name: str) -> dict[str, Any]:
+    """What base.json says of the model of an adapter: "sha256" of its weights, and the "labels" of the adapter."""
+    path = Path(name, "base.json")
+    return read_json_object(path) if path.is_file() else {}
 
 
 def _config_from_json(path: Path, source: ModelSource) -> PreTrainedConfig:
@@ -172,6 +201,8 @@ def load_model(
     OSError if tokenizer and model, or configuration and weights, do not fit together, or if a weight is not finite.
     """
     name = source.model_name_or_path
+    if train and adapted_model(name) != name:
+        raise InputError(f"{name} is an adapter, which runs here do not train further: train one with peft")
     added = _added_tokens(tokenizer, config, source, train)
     config = _with_special_tokens(config, tokenizer)
     config.return_dict = True  # outputs are read by their names, in whatever form the folder's users want them
@@ -188,7 +219,9 @@ def load_model(
         new_weights = _new_weights(auto_class, name, options)
     if new_weights and not train:
         raise InputError(f"{name} does not hold {_first_names(new_weights)}, or not in the right size: ", remedy)
-    model = auto_class.from_pretrained(name, **options)
+    model, info = auto_class.from_pretrained(name, output_loading_info=True, **options)
+    if adapted_model(name) != name and (wrong := sorted(info["missing_keys"] | info["unexpected_keys"])):
+        raise InputError(f"{name} and its adapter_config.json disagree on {_first_names(wrong)}: copy it again")
     _check_finite(model, name)
     if added:
         model.resize_token_embeddings(max(added) + 1, mean_resizing=False)  # random, not the mean of the other rows
@@ -248,10 +281,15 @@ def _check_head(auto_class: type, config: PreTrainedConfig, source: ModelSource)
 def _new_weights(auto_class: type, name: str, options: dict[str, Any]) -> list[str]:
     """The weights of head and pooler that the checkpoint lacks. Raises ValueError if it lacks any other weight.
 
-    The model is built on the meta device, without memory: a wrong size in its config.json may be huge.
+    The model is built on the meta device, without memory: a wrong size in its config.json may be huge. An adapter has
+    the head that its model lacks.
     """
-    types = read_weight_types(Path(name))
-    outline, info = auto_class.from_pretrained(name, device_map="meta", output_loading_info=True, **options)
+    base = adapted_model(name)
+    types, of_adapter = read_weight_types(Path(base)), set()
+    if base != name:
+        for path in Path(name).glob("adapter_model.*"):
+            of_adapter |= {key.removeprefix("base_model.model.") for key in _read_headers(path)}
+    outline, info = auto_class.from_pretrained(base, device_map="meta", output_loading_info=True, **options)
     mismatched = {key for key, *_ in info["mismatched_keys"]}
     prefix = f"{outline.base_model_prefix}."
     floating = {key.removeprefix(prefix) for key, weight in outline.state_dict().items() if weight.is_floating_point()}
@@ -265,7 +303,7 @@ def _new_weights(auto_class: type, name: str, options: dict[str, Any]) -> list[s
     }.items():
         if wrong := sorted(names):
             raise InputError(f"{problem} {_first_names(wrong)}")
-    return sorted(info["missing_keys"] | mismatched)
+    return sorted((info["missing_keys"] | mismatched) - of_adapter)
 
 
 def _body_of(model: PreTrainedModel, is_base: bool) -> Callable[[str], bool]:

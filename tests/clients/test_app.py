@@ -14,9 +14,9 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 import modeling
 from elmo_gpt_bert.explorer import __main__ as app
 from elmo_gpt_bert.explorer.panels import Panels
-from tests.analysis_sample import TEXT
-from tests.pairs_sample import write_bert, write_bilm, write_gpt
-from tests.test_explorer import write_answerer, write_tagger
+from tests.support.analysis_sample import TEXT
+from tests.support.pairs_sample import write_bert, write_bilm, write_gpt
+from tests.tools.test_explorer import write_answerer, write_tagger
 
 
 SENTENCE = "is the plot not a dull film ?"

@@ -22,8 +22,8 @@ from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.task import predict
 from modeling import ZooBertForMaskedLM, ZooGPTTokenizer
 from tests.clients.tiny_models import gpt_pair
-from tests.gpt_sample import merges, vocabulary
-from tests.pairs_sample import PAIRS, write_bert, write_bilm, write_gpt, write_pairs
+from tests.support.gpt_sample import merges, vocabulary
+from tests.support.pairs_sample import PAIRS, write_bert, write_bilm, write_gpt, write_pairs
 
 
 SENTENCES = [sentence for pair in PAIRS for sentence in pair[:2]]

@@ -7,7 +7,7 @@ from peft import PrefixTuningConfig
 from transformers import BertModel
 
 from tests.clients.tiny_models import SENTENCES, bert_pair, gpt_pair
-from tests.peft_cases import needs_the_peft_of_transformers, show_the_old_name
+from tests.support.peft_cases import needs_the_peft_of_transformers, show_the_old_name
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from wandb.errors import UsageError
 from elmo_gpt_bert.training import launching, log
 from elmo_gpt_bert.training.arguments import TRACKERS
 from tests.conftest import ROOT
-from tests.glue_sample import write_model, write_task, write_vocabulary
-from tests.test_trackers import RATES
+from tests.support.glue_sample import write_model, write_task, write_vocabulary
+from tests.training.test_trackers import RATES
 
 
 def test_all_trackers_are_those_that_are_installed(run, monkeypatch):

@@ -7,9 +7,9 @@ from torch import nn
 from transformers import BertTokenizer, PreTrainedModel, PreTrainedTokenizerBase, Trainer
 
 from modeling import ZooGPTTokenizer
-from tests import bert_cases, gpt_cases
-from tests.glue_sample import VOCABULARY
-from tests.gpt_sample import merges, vocabulary
+from tests.support import bert_cases, gpt_cases
+from tests.support.glue_sample import VOCABULARY
+from tests.support.gpt_sample import merges, vocabulary
 
 
 # Of 2 to 9 words, so that most rows of a batch are padded.

@@ -15,8 +15,8 @@ import elmo_gpt_bert
 import modeling
 from elmo_gpt_bert.scripts import COMMAND
 from elmo_gpt_bert.training.flags import CONFIGS
-from tests import choices_sample, ner_sample, pairs_sample, pretraining_sample, squad_sample
-from tests.glue_sample import write_task, write_vocabulary
+from tests.support import choices_sample, ner_sample, pairs_sample, pretraining_sample, squad_sample
+from tests.support.glue_sample import write_task, write_vocabulary
 
 
 BIN = Path(sys.executable).parent

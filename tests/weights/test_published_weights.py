@@ -16,7 +16,7 @@ from transformers import BertConfig
 
 import modeling
 from elmo_gpt_bert.reproduction.verify import compare_with_transformers
-from tests.strangers import load_and_save_again
+from tests.support.strangers import load_and_save_again
 
 
 FOLDER = Path(os.environ.get("ZOO_WEIGHTS", Path(sys.prefix) / "weights"))

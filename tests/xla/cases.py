@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from modeling import ElmoConfig, ElmoForQuestionAnswering, ElmoForSequenceClassification, ElmoTokenizer
-from tests import choices_sample, ner_sample, pretraining_sample, squad_sample
-from tests.glue_sample import write_model, write_task, write_vocabulary
-from tests.gpt_sample import write_gpt_model
-from tests.ner_sample import write_elmo
-from tests.test_run_swag import write_elmo as write_esim
+from tests.support import choices_sample, ner_sample, pretraining_sample, squad_sample
+from tests.support.glue_sample import write_model, write_task, write_vocabulary
+from tests.support.gpt_sample import write_gpt_model
+from tests.support.ner_sample import write_elmo
+from tests.tasks.test_run_swag import write_elmo as write_esim
 
 
 # Where a gradient is nothing but rounding, Adam's small epsilon would make it a whole step.

@@ -19,7 +19,7 @@ from modeling import (
     ZooGPTForSequenceClassification,
     ZooGPTLMHeadModel,
 )
-from tests.elmo_pair_cases import LENGTHS, MODELS, batch_for, make_model, make_row, scores_of
+from tests.support.elmo_pair_cases import LENGTHS, MODELS, batch_for, make_model, make_row, scores_of
 from tests.xla.cases import ELMO
 
 

@@ -1,0 +1,1 @@
+"""elmo_gpt_bert/convert: releases become folders for from_pretrained."""

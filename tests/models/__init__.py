@@ -1,0 +1,1 @@
+"""modeling/: each model, what they share, and their folders on the Hub."""

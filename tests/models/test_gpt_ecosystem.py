@@ -1,0 +1,460 @@
+"""At home in transformers: Auto classes, Trainer, pipelines, peft, checkpointing, device maps, export, caches."""
+
+import copy
+import pickle
+
+import onnxruntime
+import peft
+import pytest
+import torch
+import torch.distributed as dist
+import transformers
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    DynamicCache,
+    OpenAIGPTConfig,
+    OpenAIGPTTokenizer,
+    Trainer,
+    TrainingArguments,
+    pipeline,
+)
+from transformers.models.auto.tokenization_auto import REGISTERED_TOKENIZER_CLASSES
+
+import modeling
+from modeling import ZooGPTConfig, ZooGPTTokenizer
+from modeling.gpt.configuration_gpt import AUTO_MAP
+from tests.support.gpt_cases import (
+    COLUMNS,
+    LABELS,
+    ROWS,
+    SIZES,
+    batch,
+    case,
+    on_the_left,
+    pair,
+    pairs_of_sentences,
+    zoo,
+)
+from tests.support.gpt_sample import merges, vocabulary
+from tests.support.processes import fork, wait
+from tests.support.sharded_step import assert_same_step
+
+
+def test_importing_the_zoo_takes_nothing_over(tmp_path):
+    pair("LMHeadModel", tmp_path)
+    OpenAIGPTTokenizer(vocab=vocabulary(), merges=merges()).save_pretrained(tmp_path)
+    assert type(AutoConfig.from_pretrained(tmp_path)) is OpenAIGPTConfig
+    assert type(AutoModel.from_pretrained(tmp_path)) is transformers.OpenAIGPTModel
+    assert type(AutoTokenizer.from_pretrained(tmp_path)) is OpenAIGPTTokenizer
+
+
+def test_the_zoos_configuration_finds_the_zoos_models():
+    for auto, reference in AUTO_MAP.items():
+        if auto != "AutoConfig":
+            model = getattr(transformers, auto).from_config(ZooGPTConfig(**SIZES))
+            assert reference.split(".")[1] == type(model).__name__
+            assert type(model).__module__ == f"modeling.gpt.{reference.split('.')[0]}"
+
+
+def test_registering_takes_gpt_over_and_unregistering_gives_it_back(tmp_path):
+    pair("ForSequenceClassification", tmp_path)
+    OpenAIGPTTokenizer(vocab=vocabulary(), merges=merges()).save_pretrained(tmp_path)
+    for _ in range(2):  # twice in a row is harmless
+        modeling.register()
+    assert type(AutoConfig.from_pretrained(tmp_path)) is ZooGPTConfig
+    assert type(AutoModelForSequenceClassification.from_pretrained(tmp_path)).__name__.startswith("ZooGPT")
+    assert type(AutoModelForCausalLM.from_pretrained(tmp_path)) is modeling.ZooGPTLMHeadModel
+    assert type(AutoTokenizer.from_pretrained(tmp_path)) is ZooGPTTokenizer
+    for _ in range(2):
+        modeling.unregister()
+    assert type(AutoModelForSequenceClassification.from_pretrained(tmp_path)).__module__.startswith("transformers.")
+    assert type(AutoTokenizer.from_pretrained(tmp_path)) is OpenAIGPTTokenizer
+
+
+def test_unregistering_leaves_a_tokenizer_that_someone_else_registered(monkeypatch):
+    monkeypatch.setitem(REGISTERED_TOKENIZER_CLASSES, "OpenAIGPTTokenizer", OpenAIGPTTokenizer)
+    modeling.unregister()
+    assert REGISTERED_TOKENIZER_CLASSES["OpenAIGPTTokenizer"] is OpenAIGPTTokenizer
+    modeling.register()
+    modeling.unregister()
+    assert "OpenAIGPTTokenizer" not in REGISTERED_TOKENIZER_CLASSES
+
+
+def accumulated(model, rows, accumulation, folder, trainer, **columns):
+    """One update of `rows` examples by transformers' Trainer, in one batch or several: the change of each weight."""
+    before = copy.deepcopy(model.state_dict())
+    trainer(
+        model,
+        TrainingArguments(
+            str(folder),
+            per_device_train_batch_size=rows // accumulation,
+            gradient_accumulation_steps=accumulation,
+            max_steps=1,
+            learning_rate=1e-2,
+            optim="sgd",
+            max_grad_norm=0.0,
+            lr_scheduler_type="constant",
+            report_to="none",
+            save_strategy="no",
+            disable_tqdm=True,
+            use_cpu=True,
+        ),
+        train_dataset=[{name: tensor[row] for name, tensor in columns.items()} for row in range(rows)],
+    ).train()
+    return {name: tensor - before[name] for name, tensor in model.state_dict().items()}
+
+
+def assert_updated_alike(model, folder, trainer=Trainer, **columns):
+    """The changes of the weights by an update of six examples, the same in one batch and in three of two."""
+    whole = accumulated(copy.deepcopy(model), 6, 1, folder / "whole", trainer, **columns)
+    parts = accumulated(copy.deepcopy(model), 6, 3, folder / "parts", trainer, **columns)
+    for name, change in whole.items():
+        torch.testing.assert_close(parts[name], change, atol=1e-6, rtol=1e-3, msg=lambda text, name=name: name + text)
+    return whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("head", "changes"),
+    [
+        ("LMHeadModel", {}),
+        ("ForTokenClassification", {}),
+        ("ForQuestionAnswering", {}),
+        ("ForSequenceClassification", {"both_orders": True}),
+        ("ForSequenceClassification", {"problem_type": "regression"}),
+        ("ForSequenceClassification", {"problem_type": "multi_label_classification"}),
+        ("ForMultipleChoice", {}),
+    ],
+)
+def test_trainer_updates_alike_from_one_batch_and_from_accumulated_ones(head, changes, tmp_path):
+    ours = zoo(head, lm_loss_weight=0.5, **changes)
+    this = case(head)
+    columns = this.inputs | this.labels
+    if changes.get("both_orders"):
+        columns |= pairs_of_sentences([(3, 5), (1, 1), (6, 2), (4, 4), (2, 7), (1, 9), (2, 2)])
+    if "problem_type" in changes:
+        columns["labels"] = torch.rand(7, LABELS)
+    if head == "LMHeadModel":
+        columns["labels"][:, 0] = -100  # no token predicts it
+    changes = assert_updated_alike(ours, tmp_path, **columns)
+    assert any(change.abs().max() > 1e-5 for change in changes.values())
+
+
+class BothLosses(Trainer):
+    """Adds the two losses of the double heads, as its users do."""
+
+    def compute_loss(self, model, inputs, *args, **kwargs):
+        outputs = model(**inputs)
+        return outputs.loss + outputs.mc_loss
+
+
+def test_trainer_updates_both_heads_alike_from_one_batch_and_from_accumulated_ones(tmp_path):
+    ours, this = zoo("DoubleHeadsModel"), case("DoubleHeadsModel")
+    columns = this.inputs | this.labels | {"labels": this.inputs["input_ids"]}  # each row predicts as many tokens
+    changes = assert_updated_alike(ours, tmp_path, BothLosses, **columns)
+    for name in ("transformer.tokens_embed.weight", "multiple_choice_head.summary.weight"):
+        assert changes[name].abs().max() > 1e-5
+
+
+@pytest.mark.parametrize("adapted", [False, True], ids=["whole", "LoRA"])
+def test_trainer_smooths_the_labels_of_the_next_tokens_as_for_the_stock_model(adapted, tmp_path):
+    ids = torch.randint(1, SIZES["vocab_size"], (6, 11))
+    labels = ids.clone()
+    labels[:, 0] = -100  # no token predicts it, but Trainer counts it for transformers' class
+    rows = [{"input_ids": row, "labels": label} for row, label in zip(ids, labels, strict=True)]
+    losses, weights = [], []
+    for model in pair("LMHeadModel", tmp_path):
+        if adapted:
+            torch.manual_seed(0)
+            model = peft.get_peft_model(model, peft.LoraConfig(target_modules=["c_attn"], fan_in_fan_out=True))
+        options = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "use_cpu": True}
+        options |= {"max_steps": 4, "logging_steps": 1, "per_device_train_batch_size": 3}
+        options |= {"optim": "sgd", "learning_rate": 0.3}  # Adam makes steps of zeros that differ in the last bit
+        args = TrainingArguments(str(tmp_path), label_smoothing_factor=0.1, **options)
+        trainer = Trainer(model, args, train_dataset=rows)
+        trainer.train()
+        losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+        weights.append({name: weight.detach() for name, weight in model.named_parameters() if weight.requires_grad})
+    assert len(losses[0]) == 4 and losses[1] == pytest.approx(losses[0], abs=1e-4) and losses[0][0] != losses[0][2]
+    for name, weight in weights[0].items():
+        torch.testing.assert_close(weights[1][name], weight, atol=1e-5, rtol=1e-4, msg=lambda text, n=name: n + text)
+
+
+TEXTS = ["the film is good", "not good , not the film .", "is it ?"]
+PIPELINES = [
+    ("text-classification", "ForSequenceClassification", (TEXTS,), {"batch_size": 2, "top_k": None}),
+    ("zero-shot-classification", "ForSequenceClassification", (TEXTS[0],), {"candidate_labels": ["good", "not"]}),
+    ("feature-extraction", "Model", (TEXTS[0],), {}),
+]
+
+
+@pytest.mark.parametrize(("task", "head", "texts", "options"), PIPELINES, ids=[row[0] for row in PIPELINES])
+def test_pipelines_find_the_zoo_and_answer_as_with_the_stock_model(task, head, texts, options, tmp_path):
+    labels = {0: "contradiction", 1: "neutral", 2: "entailment"}
+    sizes = {"vocab_size": len(vocabulary()), "num_labels": 3, "id2label": labels}
+    pair(head, tmp_path, **sizes, label2id={name: index for index, name in labels.items()})
+    OpenAIGPTTokenizer(vocab=vocabulary(), merges=merges(), pad_token="<unk>").save_pretrained(tmp_path)
+    answers = []
+    for prefix in ("OpenAIGPT", "ZooGPT"):
+        if prefix == "ZooGPT":
+            modeling.register()
+        pipe = pipeline(task, model=str(tmp_path))
+        assert type(pipe.model).__name__ == prefix + head
+        answers.append(numbers(pipe(*texts, **options)))
+    assert answers[0] == pytest.approx(answers[1], abs=1e-5) and len(answers[0]) > 1
+
+
+def test_the_text_generation_pipeline_goes_on_from_prompts_that_end_with_a_space():
+    tokenizer = ZooGPTTokenizer(vocab=vocabulary(), merges=merges(), padding_side="left")
+    ours = zoo("LMHeadModel", vocab_size=len(tokenizer))
+    prompts = ["the film ", "is it not good "]
+    options = {"max_new_tokens": 6, "do_sample": False}
+    answers = pipeline("text-generation", model=ours, tokenizer=tokenizer)(prompts, batch_size=2, **options)
+    for prompt, (answer,) in zip(prompts, answers, strict=True):
+        ids = ours.generate(**tokenizer(prompt, return_tensors="pt"), **options)[0]
+        assert answer["generated_text"] == tokenizer.decode(ids, skip_special_tokens=True)
+        assert answer["generated_text"].startswith(prompt) and len(answer["generated_text"]) > len(prompt)
+
+
+def numbers(answer):
+    """The numbers in nested lists and dictionaries, in their order."""
+    if isinstance(answer, (list, dict)):
+        return [each for part in (answer.values() if isinstance(answer, dict) else answer) for each in numbers(part)]
+    return [answer] if isinstance(answer, float) else []
+
+
+def saved_with_tokenizer(head, folder, **changes):
+    """A head and a tokenizer that adds the tokens of the paper's tasks, in one folder."""
+    tokenizer = ZooGPTTokenizer(vocab=vocabulary(), merges=merges(), task_inputs=True)
+    changes |= {"vocab_size": len(tokenizer), "sep_token_id": tokenizer.sep_token_id}
+    ours = zoo(head, **changes)
+    ours.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    modeling.register()
+    return ours, tokenizer
+
+
+@pytest.mark.parametrize("both_orders", [False, True])
+def test_the_text_classification_pipeline_takes_pairs(both_orders, tmp_path):
+    ours, tokenizer = saved_with_tokenizer("ForSequenceClassification", tmp_path, both_orders=both_orders)
+    pairs = [{"text": one, "text_pair": other} for one, other in zip(TEXTS, reversed(TEXTS), strict=True)]
+    answers = pipeline("text-classification", model=str(tmp_path))(pairs, batch_size=3, top_k=1)
+    for given, (answer,) in zip(pairs, answers, strict=True):
+        inputs = tokenizer(given["text"], given["text_pair"], return_tensors="pt")
+        expected = ours(**inputs).logits[0].softmax(0)
+        assert answer["label"] == f"LABEL_{int(expected.argmax())}"
+        assert answer["score"] == pytest.approx(float(expected.max()), abs=1e-5)
+
+
+def test_the_token_classification_pipeline_tags_each_token(tmp_path):
+    ours, tokenizer = saved_with_tokenizer("ForTokenClassification", tmp_path)
+    answers = pipeline("token-classification", model=str(tmp_path), ignore_labels=[])(TEXTS[0])
+    inputs = tokenizer(TEXTS[0], return_tensors="pt")
+    expected = ours(**inputs).logits[0].softmax(-1)[1:-1]  # without start and extract tokens
+    assert [answer["word"] for answer in answers] == tokenizer.convert_ids_to_tokens(inputs["input_ids"][0])[1:-1]
+    assert [answer["entity"] for answer in answers] == [f"LABEL_{int(scores.argmax())}" for scores in expected]
+    assert [float(answer["score"]) for answer in answers] == pytest.approx(
+        [float(s.max()) for s in expected], abs=1e-5
+    )
+
+
+def test_lora_adapters_go_between_the_zoo_and_the_stock_model(tmp_path):
+    stock, ours = pair("ForSequenceClassification", tmp_path / "model")
+    this = case("ForSequenceClassification")
+    adapter = peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["c_attn", "c_proj"])
+    tuned = peft.get_peft_model(copy.deepcopy(ours), adapter)
+    optimizer = torch.optim.SGD([p for p in tuned.parameters() if p.requires_grad], lr=0.5)
+    for _ in range(3):
+        tuned(**this.inputs, **this.labels).loss.backward()
+        optimizer.step()
+    tuned.save_pretrained(tmp_path / "adapter")
+    assert tuned.peft_config["default"].fan_in_fan_out  # peft knows whose weights are (in, out)
+    expected = tuned.eval()(**this.inputs).logits
+    assert (expected - ours(**this.inputs).logits).abs().max() > 1e-2
+    for model in (stock, ours):
+        loaded = peft.PeftModel.from_pretrained(model, tmp_path / "adapter").eval()
+        torch.testing.assert_close(loaded(**this.inputs).logits, expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(loaded.merge_and_unload()(**this.inputs).logits, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("head", ["LMHeadModel", "ForSequenceClassification", "ForMultipleChoice"])
+def test_gradient_checkpointing_changes_memory_not_gradients(head):
+    ours = zoo(head, lm_loss_weight=0.5, resid_pdrop=0.2, attn_pdrop=0.3)
+    this = case(head)
+    gradients, calls = [], []
+    ours.transformer.h[0].attn.register_forward_hook(lambda *call: calls.append(1))
+    for checkpointing in (False, True):
+        if checkpointing:
+            ours.gradient_checkpointing_enable()
+        ours.train().zero_grad()
+        torch.manual_seed(0)
+        ours(**this.inputs, **this.labels, unpad=True).loss.backward()
+        gradients.append([parameter.grad.clone() for parameter in ours.parameters()])
+    assert len(calls) == 3  # once, then once more in the backward pass
+    torch.testing.assert_close(*gradients, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("head", ["LMHeadModel", "ForSequenceClassification"])
+def test_autocast_stays_as_close_as_the_stock_model_is_to_itself(head, tmp_path):
+    stock, ours = pair(head, tmp_path)
+    this = case(head)
+    exact = stock(**this.inputs).logits[this.real] if head == "LMHeadModel" else stock(**this.inputs).logits
+    errors = []
+    for model in (stock, ours):
+        with torch.autocast("cpu", torch.bfloat16):
+            output = model(**this.inputs, **this.labels)
+        output.loss.backward()
+        logits = output.logits[this.real] if head == "LMHeadModel" else output.logits
+        errors.append((logits.float() - exact).abs().max())
+        assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in model.parameters())
+    assert errors[1] < 2 * errors[0] + 1e-3
+
+
+def test_layers_may_live_on_disk(tmp_path):
+    ours = zoo("ForSequenceClassification")
+    ours.save_pretrained(tmp_path / "model")
+    spread = dict.fromkeys(("transformer.tokens_embed", "transformer.positions_embed", "transformer.drop"), "cpu")
+    spread |= {f"transformer.h.{index}": "disk" if index == 1 else "cpu" for index in range(3)}
+    spread |= {"score": "cpu", "dropout": "cpu"}
+    placed = type(ours).from_pretrained(tmp_path / "model", device_map=spread, offload_folder=tmp_path / "offload")
+    inputs = batch()
+    with torch.no_grad():
+        torch.testing.assert_close(placed(**inputs).logits, ours(**inputs).logits, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("head", ["LMHeadModel", "DoubleHeadsModel"])
+def test_copies_and_pickles_are_the_same_model(head):
+    ours, this = zoo(head), case(head)
+    for copied in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
+        torch.testing.assert_close(copied(**this.inputs).logits, ours(**this.inputs).logits)
+        assert copied.lm_head.weight is copied.get_input_embeddings().weight
+
+
+SHAPES = {0: torch.export.Dim("rows", min=2, max=64), 1: torch.export.Dim("columns", min=3, max=41)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_an_exported_language_model_gives_our_logits(dynamic):
+    ours = zoo("LMHeadModel")
+    inputs = batch([5, 3, 9])
+    shapes = dict.fromkeys(inputs, SHAPES) if dynamic else None
+    program = torch.export.export(
+        ours, (), inputs | {"use_cache": False}, dynamic_shapes=shapes and shapes | {"use_cache": None}
+    )
+    for lengths in ([5, 3, 9], *([[41, 2, 7, 30]] if dynamic else [])):
+        other = batch(lengths)
+        real = other["attention_mask"].bool()
+        logits = [model(**other, use_cache=False).logits[real] for model in (program.module(), ours)]
+        torch.testing.assert_close(*logits, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_an_exported_classifier_takes_batches_of_any_size_and_padding():
+    ours = zoo("ForSequenceClassification", both_orders=True)
+    inputs = pairs_of_sentences([(3, 5), (1, 1), (6, 2)])
+    program = torch.export.export(ours, (), inputs, dynamic_shapes=dict.fromkeys(inputs, SHAPES))
+    other = pairs_of_sentences([(9, 8), (20, 1), (6, 2), (1, 1)])
+    for given in (other, on_the_left(other)):
+        torch.testing.assert_close(program.module()(**given).logits, ours(**given).logits, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_onnx_runtime_gives_our_logits(tmp_path):
+    ours = zoo("ForSequenceClassification", both_orders=True)
+    inputs = pairs_of_sentences([(3, 5), (1, 1), (6, 2)])
+    torch.onnx.export(
+        ours,
+        (),
+        tmp_path / "model.onnx",
+        kwargs=inputs,
+        dynamo=True,
+        dynamic_shapes=dict.fromkeys(inputs, SHAPES),
+        verbose=False,
+    )
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    other = on_the_left(pairs_of_sentences([(9, 8), (20, 1), (6, 2), (1, 1)]))
+    (logits,) = session.run(None, {name: tensor.numpy() for name, tensor in other.items()})
+    torch.testing.assert_close(torch.from_numpy(logits), ours(**other).logits, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("head", ["Model", "LMHeadModel"])
+@pytest.mark.parametrize("configured", [True, False])
+def test_a_cache_is_kept_for_those_who_ask_for_it(head, configured):
+    ours, this = zoo(head, use_cache=configured), case(head)
+    for training in (False, True):
+        ours.train(training)
+        for labels in ({}, this.labels):
+            assert "past_key_values" not in ours(**this.inputs, **labels)
+            assert "past_key_values" not in ours(**this.inputs, **labels, use_cache=False)
+            cache = ours(**this.inputs, **labels, use_cache=True).past_key_values
+            assert type(cache) is DynamicCache and cache.get_seq_length() == this.real.shape[1]
+
+
+def test_the_loss_of_what_follows_a_cache_is_that_of_its_tokens():
+    ours, this = zoo("LMHeadModel"), case("LMHeadModel")
+    mask = torch.ones_like(this.inputs["attention_mask"])
+    ids = torch.randint(1, 97, mask.shape)
+    past = ours(ids[:, :5], use_cache=True).past_key_values
+    following = ours(ids[:, 5:], attention_mask=mask, past_key_values=past, labels=ids[:, 5:]).loss
+    labels = ids.index_fill(1, torch.arange(6), -100)
+    torch.testing.assert_close(following, ours(ids, attention_mask=mask, labels=labels).loss, atol=1e-5, rtol=1e-5)
+
+
+def test_two_processes_that_share_the_weights_compute_the_same_step(tmp_path):
+    this = case("LMHeadModel")
+    assert_same_step(zoo("LMHeadModel"), this.inputs | this.labels, "fsdp_size", tmp_path)
+
+
+@pytest.mark.parametrize("head", ["ForSequenceClassification", "ForMultipleChoice"])
+def test_words_sharded_by_themselves_are_whole_for_the_language_modeling_loss(head):
+    """As accelerate's FSDP2 cuts a model up, and with unequal batches, whose gradients are averaged."""
+    whole, this = zoo(head, lm_loss_weight=0.5), case(head)
+    parts = [
+        {name: tensor[part] for name, tensor in (this.inputs | this.labels).items()}
+        for part in (slice(0, 2), slice(2, 7))
+    ]
+    for part in parts:
+        (whole(**part).loss / 2).backward()
+    expected = {name: parameter.grad for name, parameter in whole.named_parameters()}
+
+    def step() -> None:
+        dist.init_process_group("gloo")
+        mesh = init_device_mesh("cpu", (2,))
+        split = copy.deepcopy(whole)
+        for module in (*split.transformer.h, split.transformer.tokens_embed, split):
+            fully_shard(module, mesh=mesh)
+        split.zero_grad()
+        split(**parts[dist.get_rank()]).loss.backward()
+        for name, parameter in split.named_parameters():
+            gradient = parameter.grad.full_tensor()
+            torch.testing.assert_close(gradient, expected[name], atol=1e-5, rtol=1e-4, msg=lambda t, n=name: n + t)
+        dist.destroy_process_group()
+
+    assert wait(fork(step, count=2)) == [0, 0]
+
+
+@pytest.mark.parametrize("adapted", [{"target_modules": ["tokens_embed"]}, {"trainable_token_indices": [94, 95, 96]}])
+def test_adapted_words_are_those_that_the_language_modeling_loss_predicts(adapted):
+    ours, this = zoo("ForSequenceClassification", lm_loss_weight=0.5), case("ForSequenceClassification")
+    adapter = {"target_modules": ["c_attn"], "r": 2, "init_lora_weights": False}
+    tuned = peft.get_peft_model(copy.deepcopy(ours), peft.LoraConfig(task_type="SEQ_CLS", **adapter | adapted))
+    if "trainable_token_indices" in adapted:
+        (rows,) = (p for name, p in tuned.named_parameters() if "token_adapter" in name and "delta" in name)
+        rows.data += torch.randn_like(rows)
+    loss = tuned(**this.inputs, **this.labels).loss
+    assert (loss - ours(**this.inputs, **this.labels).loss).abs() > 1e-3
+    merged = copy.deepcopy(tuned).merge_and_unload()
+    torch.testing.assert_close(merged(**this.inputs, **this.labels).loss, loss, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["attention_mask", "position_ids", "labels"])
+def test_shapes_are_known_without_values(name):
+    model, inputs = zoo("LMHeadModel").to("meta"), torch.ones(ROWS, COLUMNS, dtype=torch.long, device="meta")
+    assert model(inputs, **{name: inputs}).logits.shape == (ROWS, COLUMNS, SIZES["vocab_size"])

@@ -1,0 +1,293 @@
+"""DataCollatorWithPacking: a batch carries its packing, so that nothing is read from a device; no result changes."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader
+from transformers import DataCollatorWithFlattening, DefaultDataCollator, Trainer, TrainingArguments
+
+import modeling
+import run_glue
+import run_pretraining
+from benchmarks.overhead import as_on_a_gpu
+from elmo_gpt_bert.training import batches
+from modeling.shared import modeling_packing
+from modeling.shared.packing_collator import find_packing
+from tests.support import bert_cases, gpt_cases
+from tests.support.glue_sample import write_model, write_task, write_vocabulary
+from tests.support.pretraining_sample import flags as pretraining_flags
+
+
+add_packing = modeling.DataCollatorWithPacking(lambda batch: dict(batch))
+BERT = ["Model", *bert_cases.HEADS]
+GPT = ["Model", *gpt_cases.STOCK_HEADS, *gpt_cases.OWN_HEADS]
+
+
+def results(model, inputs, labels) -> SimpleNamespace:
+    """The outputs, and the gradients of all weights."""
+    model.zero_grad()
+    outputs = model(**inputs, **labels)
+    (outputs.loss if labels else outputs.last_hidden_state.square().mean()).backward()
+    named = model.named_parameters()
+    return SimpleNamespace(
+        outputs=outputs, gradients={name: weight.grad for name, weight in named if weight.grad is not None}
+    )
+
+
+def assert_same_with_packing(model, inputs, labels) -> None:
+    batch = add_packing(inputs | labels)
+    assert batch["packing"].shape[-1] == inputs["input_ids"].shape[-1]
+    expected = results(model, inputs, labels)
+    inputs = {name: value for name, value in batch.items() if name not in labels}
+    actual = results(model, inputs, labels)
+    for name, value in expected.outputs.items():
+        torch.testing.assert_close(actual.outputs[name], value, atol=0, rtol=0)
+    torch.testing.assert_close(actual.gradients, expected.gradients, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("unpad", [None, False])
+@pytest.mark.parametrize("head", BERT)
+def test_berts_outputs_and_gradients_are_the_same_bits(head, unpad, tmp_path):
+    _, model = bert_cases.pair(head, tmp_path)
+    this = bert_cases.case(head, holes=True)
+    assert_same_with_packing(model, this.inputs | {"unpad": unpad}, this.labels)
+
+
+@pytest.mark.parametrize("unpad", [None, False])
+@pytest.mark.parametrize("head", GPT)
+def test_gpts_outputs_and_gradients_are_the_same_bits(head, unpad):
+    this = gpt_cases.case(head)
+    assert_same_with_packing(gpt_cases.zoo(head), this.inputs | {"unpad": unpad}, this.labels)
+
+
+@pytest.mark.parametrize("labels_padding", [False, True])
+def test_the_loss_without_logits_is_the_same(labels_padding, tmp_path):
+    _, model = bert_cases.pair("ForMaskedLM", tmp_path)
+    this = bert_cases.case("ForMaskedLM")
+    if labels_padding:
+        this.labels["labels"][~this.real] = 1
+    assert find_packing(this.inputs | this.labels).labels_padding == labels_padding
+    assert_same_with_packing(model, this.inputs | {"skip_logits": True}, this.labels)
+
+
+def packed_rows() -> tuple[dict, dict]:
+    """Rows of several texts, as pre-training has them."""
+    ids = torch.randint(1, 90, (3, 16))
+    numbers = torch.tensor([[0] * 5 + [1] * 11, [0] * 16, [0, 1, 2, 3] * 1 + [4] * 12], dtype=torch.int32)
+    follows = torch.nn.functional.pad(numbers[:, 1:] == numbers[:, :-1], (0, 1))
+    shifted = torch.where(follows, ids.roll(-1, 1), -100)
+    return {"input_ids": ids, "seq_idx": numbers, "shift_labels": shifted}, {"labels": shifted}
+
+
+@pytest.mark.parametrize("skip_logits", [False, True])
+def test_rows_of_several_texts_give_the_same_bits(skip_logits):
+    inputs, labels = packed_rows()
+    assert_same_with_packing(gpt_cases.zoo("LMHeadModel"), inputs | {"skip_logits": skip_logits}, labels)
+
+
+def test_one_row_of_transformers_collator_gives_the_same_bits(tmp_path):
+    _, model = bert_cases.pair("ForTokenClassification", tmp_path)
+    examples = [{"input_ids": list(range(1, n)), "labels": [n % 4] * (n - 1)} for n in (5, 9, 2)]
+    inputs = dict(DataCollatorWithFlattening(return_flash_attn_kwargs=True)(examples))
+    labels = {"labels": inputs.pop("labels")}
+    assert len(find_packing(inputs).starts) == 3
+    assert_same_with_packing(model, inputs, labels)
+    positions = {name: inputs[name] for name in ("input_ids", "position_ids")}
+    assert len(find_packing(positions).starts) == 3
+    assert_same_with_packing(model, positions, labels)
+
+
+def test_padding_on_the_left_has_no_packing():
+    mask = torch.tensor([[0, 1, 1], [1, 1, 1]])
+    assert "packing" not in add_packing({"input_ids": mask, "attention_mask": mask})
+    assert "packing" not in add_packing({"inputs_embeds": torch.zeros(1, 2, 3)})
+
+
+def test_a_mask_that_is_made_or_left_out_later_makes_the_packing_useless(monkeypatch):
+    monkeypatch.setattr(modeling_packing, "READ_DEVICES", ())  # as on a GPU, where nothing is compared
+    model, batch = gpt_cases.zoo("ForSequenceClassification"), gpt_cases.batch([5, 9, 2])
+    packing = find_packing({"input_ids": batch["input_ids"]})
+    torch.testing.assert_close(
+        model(batch["input_ids"], packing=packing).logits, model(batch["input_ids"]).logits, atol=0, rtol=0
+    )
+    model, packing = gpt_cases.zoo("Model"), find_packing(batch)
+    for options in ({}, {"unpad": False}, {"output_attentions": True}):
+        expected = model(batch["input_ids"], **options).last_hidden_state
+        actual = model(batch["input_ids"], packing=packing, **options).last_hidden_state
+        torch.testing.assert_close(actual, expected, atol=0, rtol=0)
+
+
+def test_positions_count_from_the_real_tokens_of_a_mask_that_came_later():
+    model, batch = gpt_cases.zoo("ForTokenClassification"), gpt_cases.on_the_left(gpt_cases.batch([5, 9, 2]))
+    packing = find_packing({"input_ids": batch["input_ids"]})
+    real = batch["attention_mask"].bool()
+    torch.testing.assert_close(model(**batch, packing=packing).logits[real], model(**batch).logits[real])
+
+
+def test_a_sequence_that_begins_with_padding_has_no_packing():
+    batch = {"input_ids": torch.ones(1, 6).long(), "seq_idx": torch.tensor([[0, 0, 0, 1, 1, 1]])}
+    assert find_packing(batch) is not None
+    mask = torch.tensor([[1, 1, 1, 0, 1, 1]])
+    assert find_packing(batch | {"attention_mask": mask}) is None
+
+
+def test_labels_that_are_shifted_later_are_looked_for_again():
+    model, ids = gpt_cases.zoo("LMHeadModel"), torch.randint(1, 90, (2, 7))
+    batch = add_packing({"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids.clone()})
+    batch |= {"shift_labels": torch.nn.functional.pad(ids, (0, 1), value=-100)[:, 1:], "skip_logits": True}
+    loss = model(**batch).loss
+    del batch["packing"]
+    assert loss == model(**batch).loss
+
+
+def test_a_head_that_passes_no_packing_on_gets_none():
+    class Head(torch.nn.Module):
+        base_model = gpt_cases.zoo("Model")
+
+        def forward(self, input_ids):
+            return self.base_model(input_ids)
+
+    assert batches.with_packing(print, Head(), torch.device("meta")) is print
+    collate = batches.with_packing(print, gpt_cases.zoo("LMHeadModel"), torch.device("meta"))
+    assert type(collate) is modeling.DataCollatorWithPacking
+
+
+def test_a_packing_of_another_batch_is_refused(tmp_path):
+    _, model = bert_cases.pair("Model", tmp_path)
+    batch = add_packing(bert_cases.batch(lengths=[3, 5, 2]))
+    with pytest.raises(ValueError, match=r"packing is of a batch of shape \(3, 5\) with 10 real .* is \(2, 5\)"):
+        model(**{name: value if name == "packing" else value[:2] for name, value in batch.items()})
+    batch["attention_mask"] = torch.ones_like(batch["attention_mask"])
+    with pytest.raises(ValueError, match="but this one is .3, 5. and has 15: make it of this batch, or leave it out"):
+        model(**batch)
+
+
+def test_a_packing_moves_with_its_batch_and_through_data_workers():
+    examples = [{"input_ids": torch.arange(1, n), "labels": torch.ones(n - 1).long()} for n in (4, 2, 6)]
+
+    def pad(examples):
+        padded = {
+            name: torch.nn.utils.rnn.pad_sequence([each[name] for each in examples], batch_first=True)
+            for name in ("input_ids", "labels")
+        }
+        return padded | {"attention_mask": (padded["input_ids"] > 0).long()}
+
+    loader = DataLoader(examples, 3, collate_fn=modeling.DataCollatorWithPacking(pad), num_workers=1)
+    (batch,) = loader
+    packing = batch["packing"]
+    assert packing.groups == [(1, 1), (1, 3), (1, 5)]
+    there = packing.to("meta", non_blocking=True)
+    assert {there.tokens.device.type, there.rows.device.type, there.labelled.device.type} == {"meta"}
+    assert {there.boundaries.device.type, there.cells.device.type, there.mask.device.type} == {"meta"}
+    assert (there.shape, there.groups, there.labels_padding) == (packing.shape, packing.groups, True)
+
+
+def test_trainer_trains_and_evaluates_as_without(tmp_path):
+    losses = []
+    for collator in (DefaultDataCollator(), modeling.DataCollatorWithPacking(DefaultDataCollator())):
+        torch.manual_seed(0)
+        _, model = bert_cases.pair("ForTokenClassification", tmp_path)
+        this = bert_cases.case("ForTokenClassification")
+        rows = zip(*(this.inputs | this.labels).values(), strict=True)
+        examples = [dict(zip(this.inputs | this.labels, row, strict=True)) for row in rows]
+        arguments = TrainingArguments(
+            tmp_path / "out", max_steps=2, report_to="none", use_cpu=True, save_strategy="no"
+        )
+        trainer = Trainer(model, arguments, collator, examples, examples)
+        losses.append((trainer.train().training_loss, trainer.evaluate()["eval_loss"]))
+    assert losses[0] == losses[1]
+
+
+def test_a_packing_is_pinned_with_its_batch(monkeypatch):
+    packing = find_packing(bert_cases.batch())
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 0)  # which needs a GPU
+    pinned = torch.utils.data._utils.pin_memory.pin_memory({"packing": packing})["packing"]
+    assert pinned is not packing and pinned.tokens is not packing.tokens
+    torch.testing.assert_close(pinned.tokens, packing.tokens)
+
+
+READS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "bincount", "unique_consecutive", "_unique2"}
+
+
+class NothingIsRead(TorchDispatchMode):
+    """Raises an error for operations after which a program on a GPU waits for it."""
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        name = operation._overloadpacket.__name__
+        masks = (
+            [index for index in args[1] if index is not None] if name in ("index", "index_put", "index_put_") else []
+        )
+        if name in READS or any(index.dtype in (torch.bool, torch.uint8) for index in masks):
+            raise AssertionError(f"{operation} waits for the device")
+        return operation(*args, **kwargs or {})
+
+
+def bert(head: str, folder, lengths: list[int] | None = None, **options) -> tuple:
+    inputs, labels = bert_cases.case(head).inputs, bert_cases.case(head).labels
+    if lengths:
+        inputs = bert_cases.batch(lengths)
+        labels = {"labels": (inputs["input_ids"] % 5).masked_fill(inputs["input_ids"] % 3 > 0, -100)}
+    return bert_cases.pair(head, folder)[1], inputs | labels | options
+
+
+STEPS = {
+    "classes of BERT": lambda folder: bert("ForSequenceClassification", folder),
+    "choices of BERT": lambda folder: bert("ForMultipleChoice", folder),
+    "answers of BERT": lambda folder: bert("ForQuestionAnswering", folder),
+    "tags of BERT": lambda folder: bert("ForTokenClassification", folder, [5, 9, 2]),
+    "masked words": lambda folder: bert("ForMaskedLM", folder, [5, 9, 2], skip_logits=True),
+    "masked words of full rows": lambda folder: bert("ForMaskedLM", folder, [9, 9, 9], skip_logits=True),
+    "classes of GPT": lambda folder: (
+        gpt_cases.zoo("ForSequenceClassification"),
+        gpt_cases.batch([5, 9, 2]) | {"labels": torch.tensor([0, 1, 2])},
+    ),
+    "texts in the rows of GPT": lambda folder: (
+        gpt_cases.zoo("LMHeadModel"),
+        packed_rows()[0] | packed_rows()[1] | {"skip_logits": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("how", ["flash", "grid", "padded"])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_step_reads_nothing_from_the_device(step, how, tmp_path, monkeypatch):
+    model, batch = STEPS[step](tmp_path)
+    batch = add_packing(batch)
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: pytest.fail("a tensor is copied to the host"))
+    reads = pytest.raises((AssertionError, pytest.fail.Exception), match="waits for the device|copied to the host")
+    with as_on_a_gpu(packed=how != "padded"):
+        if how == "grid":
+            monkeypatch.setattr(modeling_packing, "FLASH_DEVICES", ())
+        with NothingIsRead():
+            model(**batch).loss.backward()
+        del batch["packing"]
+        with reads, NothingIsRead():
+            model(**batch).loss.backward()
+
+
+@pytest.mark.parametrize("kind", ["sst2", "masked_lm", "next_sentence", "causal_lm"])
+def test_a_run_on_a_gpu_gives_its_batches_a_packing(kind, tmp_path, monkeypatch):
+    """The processor counts as one, and the numbers are the same bits."""
+    if kind == "sst2":
+        write_task(tmp_path, "SST-2")
+        main, argv = run_glue.main, ["--model_name_or_path", str(write_model(tmp_path)), "--do_train", "--do_eval"]
+        argv += ["--tokenizer_name", str(write_vocabulary(tmp_path)), "--task_name", "sst2"]
+        argv += ["--data_dir", str(tmp_path), "--max_seq_length", "32", "--max_steps", "2"]
+    else:
+        main, argv = run_pretraining.main, [*pretraining_flags(tmp_path, kind), "--max_steps", "2"]
+    argv += ["--save_strategy", "no", "--output_dir"]
+    expected = main([*argv, str(tmp_path / "cpu")])
+    monkeypatch.setattr(batches, "WITHOUT_PACKING", ())
+    used, use = [], modeling_packing.usable_packing
+
+    def recorded(*arguments):
+        used.append(use(*arguments))
+        return used[-1]
+
+    monkeypatch.setattr(modeling_packing, "usable_packing", recorded)
+    actual = main([*argv, str(tmp_path / "gpu")])
+    assert sum(packing is not None for packing in used) > 2  # in training and in evaluation
+    for name in ("train_loss", "eval_loss"):
+        assert actual[name] == expected[name]

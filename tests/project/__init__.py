@@ -1,0 +1,1 @@
+"""The guides, the layout of the code, and what is released."""

@@ -1,0 +1,1 @@
+"""What is built on models and runs: metrics, analysis, the explorer, tables, examples, benchmarks and the demo."""

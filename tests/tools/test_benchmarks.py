@@ -1,0 +1,674 @@
+"""Every benchmark runs, compares what it claims to compare, and stops when the two sides disagree."""
+
+import dataclasses
+import functools
+import json
+import lzma
+import multiprocessing
+import operator
+import os
+import statistics
+import subprocess
+import time
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from transformers import BertTokenizerFast, OpenAIGPTTokenizer
+from transformers.cache_utils import DynamicLayer
+
+import modeling.bert.modeling_bert
+import run_glue
+from benchmarks import bert, elmo, gpt, gpu, growth, measure, precision, scripts, squad, start
+from benchmarks.__main__ import DEFAULT_SETTINGS, ROWS, main
+from benchmarks.measure import Contest, DifferentResults, Side
+from elmo_gpt_bert import starting
+from elmo_gpt_bert.tasks.squad.features import make_windows
+from elmo_gpt_bert.training.arguments import ModelSource
+from elmo_gpt_bert.training.runs import command as command_of_run
+from modeling import ElmoModel, ZooGPTLMHeadModel
+from modeling.elmo import modeling_elmo, modeling_elmo_characters
+from modeling.elmo.tokenization_elmo_spelling import CharacterSpelling
+from modeling.gpt import modeling_gpt, modeling_gpt_tasks
+from modeling.shared import modeling_heads
+from tests.models.test_gpt_tokenizer import read_release
+from tests.support.processes import fork, wait
+
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("_little_work")]
+
+
+def tiny_run(row: str, *arguments: str):
+    (result,) = main([row, "--size", "tiny", "--pairs", "2", *arguments])
+    return result
+
+
+def contest(outputs: torch.Tensor, expected: torch.Tensor, tolerance: float = 1e-4) -> Contest:
+    sides = [
+        Side(name, lambda index: None, lambda value=value: {"logits": value})
+        for name, value in (("one", outputs), ("another", expected))
+    ]
+    return Contest(*sides, work="two numbers", tolerance=tolerance)
+
+
+def word_pieces(lines: list[str], vocabulary) -> list[int]:
+    from tokenizers import BertWordPieceTokenizer
+
+    tokenizer = BertWordPieceTokenizer(str(vocabulary), lowercase=True)
+    return [len(encoding.ids) for encoding in tokenizer.encode_batch(lines)]
+
+
+@pytest.fixture
+def _no_process_and_no_compiler(monkeypatch):
+    """No process measures memory, and torch traces what it compiles without making code, which takes half a minute."""
+    monkeypatch.setattr(bert, "peak_memory", lambda work, *args: work(*args) or 1.0)
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+
+
+# One row a model in every setting, and each other row in the type that it is measured in by default. That the others
+# compare the same things in bf16, too, the tests below show, where they stop.
+SWITCHED = product(("base-sst2", "elmo-small", "gpt-sst2", "attention-24"), ("portable", "medium", "mixed", "bf16"))
+PLAIN = ((row, "bf16" if row in gpu.ROWS else "fp32") for row in ROWS)
+
+
+@pytest.mark.usefixtures("_no_process_and_no_compiler")
+@pytest.mark.parametrize(("row", "setting"), [*SWITCHED, *PLAIN])
+def test_every_row_runs_in_every_setting(row, setting):
+    result = tiny_run(row, "--settings", setting)
+    assert result.setting == setting and result.difference <= result.tolerance
+    assert result.cpu_ms > 0 and result.baseline_cpu_ms > 0 and result.pairs == 2
+
+
+DIFFERENT = [row for row in bert.ROWS if row not in ("sorted-zoo", "sorted-transformers")]
+
+
+@pytest.mark.parametrize("row", [*DIFFERENT, "gpu-base-pairs", "gpu-large-mlm-128"])
+@pytest.mark.parametrize("setting", ["fp32", "bf16"])
+def test_a_row_stops_when_our_bert_computes_something_else(row, setting, monkeypatch):
+    def without_norm(self, hidden_states, residual):
+        return self.dense(hidden_states) + residual
+
+    monkeypatch.setattr(modeling.bert.modeling_bert.ZooBertResidual, "forward", without_norm)
+    with pytest.raises(DifferentResults, match="Nothing was timed"):
+        tiny_run(row, "--settings", setting)
+
+
+@pytest.mark.parametrize("row", ["sorted", "sorted-zoo", "sorted-transformers"])
+def test_a_sorted_evaluation_stops_when_the_order_is_not_put_back(row, monkeypatch):
+    evaluate = bert.evaluate
+    monkeypatch.setattr(
+        bert,
+        "evaluate",
+        lambda model, sequences, by_length, size: evaluate(model, sequences, by_length, size).roll(int(by_length), 0),
+    )
+    with pytest.raises(DifferentResults):
+        tiny_run(row, "--settings", "fp32")
+
+
+@pytest.mark.parametrize("row", ["finetuning", "masked-lm", "masked-lm-no-dropout"])
+def test_a_training_row_stops_when_only_a_gradient_differs(row, monkeypatch):
+    forward = modeling.bert.modeling_bert.ZooBertIntermediate.forward
+    monkeypatch.setattr(
+        modeling.bert.modeling_bert.ZooBertIntermediate, "forward", lambda self, states: forward(self, states.detach())
+    )
+    with pytest.raises(DifferentResults):
+        tiny_run(row, "--settings", "fp32")
+
+
+def test_a_difference_beyond_the_tolerance_names_both_sides_and_the_limit():
+    with pytest.raises(DifferentResults, match="one and another differ by 1.0e-03 .* 1e-04 is allowed"):
+        measure.assert_equal(contest(torch.tensor([0.0, 1.001]), torch.tensor([0.0, 1.0])))
+    assert measure.assert_equal(contest(torch.tensor([1.0, 2.5]), torch.tensor([1.0, 2.0]), 0.25)) == 0.25
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_not_a_number_is_a_difference(position):
+    outputs = torch.ones(2)
+    outputs[position] = float("nan")
+    with pytest.raises(DifferentResults):
+        measure.assert_equal(contest(outputs, torch.ones(2)))
+
+
+def test_outputs_that_cannot_be_compared_are_one_clear_error():
+    with pytest.raises(DifferentResults, match="logits has two shapes"):
+        measure.assert_equal(contest(torch.ones(3), torch.ones(3, 1)))
+    with pytest.raises(DifferentResults, match="'loss'.*'logits'"):
+        measure.largest_difference({"loss": torch.ones(1)}, {"logits": torch.ones(1)})
+
+
+def test_the_sides_take_turns_on_the_same_inputs():
+    turns = []
+    sides = [Side(name, lambda index, name=name: turns.append((name, index)), dict) for name in "AB"]
+    timing = measure.take_turns(Contest(*sides, work="", tolerance=0), pairs=3, seconds=0.0)
+    assert turns[-6:] == [("A", 0), ("B", 0), ("A", 1), ("B", 1), ("A", 2), ("B", 2)]
+    assert len(timing.cpu_ratios) == len(timing.wall_ratios) == 3
+
+
+def test_a_side_that_works_three_times_as_long_has_a_ratio_of_three(monkeypatch):
+    worked = [0.0]
+    monkeypatch.setattr(measure.time, "process_time", lambda: sum(worked))
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: 2 * sum(worked))
+    sides = [Side(name, lambda index, cost=cost: worked.append(cost), dict) for name, cost in (("A", 1.0), ("B", 3.0))]
+    timing = measure.take_turns(Contest(*sides, work="", tolerance=0), pairs=3, seconds=8.0)
+    assert timing.cpu_ratios == timing.wall_ratios == [3.0, 3.0, 3.0]
+    assert (timing.cpu_seconds, timing.baseline_wall_seconds) == (1.0, 6.0)
+    # Four runs of the quicker side fill a turn of eight seconds. Two trials come before the turns.
+    assert sum(worked) == 3 * 4 * (1.0 + 3.0) + 2 * (1.0 + 3.0)
+
+
+def test_peak_memory_is_of_the_process_that_worked_and_not_of_the_one_that_asked():
+    here = b"1" * (800 * 2**20)
+    # Not a function of this module: the new processes would import all that the module does.
+    small, large = (measure.peak_memory(operator.mul, b"1", megabytes * 2**20) for megabytes in (1, 300))
+    assert large - small == pytest.approx(299, abs=60)
+    assert small < 800 <= len(here) / 2**20
+
+
+def switches() -> tuple[str, bool, bool]:
+    return torch.get_float32_matmul_precision(), torch.backends.mkldnn.enabled, torch.is_autocast_enabled("cpu")
+
+
+def test_the_switches_are_put_back_after_an_error():
+    before = switches()
+    for name, found in (("medium", ("medium", True, False)), ("portable", ("highest", False, False))):
+        with pytest.raises(KeyError), precision.inference(name):
+            assert switches() == found
+            raise KeyError
+        assert switches() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "forward", "backward"),
+    [
+        ("highest", ("highest", True, False), ("highest", True, False)),
+        ("medium", ("medium", True, False), ("medium", True, False)),
+        ("portable", ("highest", False, False), ("highest", False, False)),
+        ("bf16", ("highest", True, True), ("highest", True, False)),
+    ],
+)
+def test_a_step_runs_both_ways_in_the_precision_it_names(name, forward, backward):
+    seen = []
+
+    class Look(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, value):
+            seen.append(switches())
+            return value.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            seen.append(switches())
+            return gradient
+
+    weight = torch.ones((), requires_grad=True)
+    assert precision.forward_backward(lambda: Look.apply(weight), name) == 1
+    assert seen == [forward, backward] and weight.grad == 1
+
+
+@pytest.mark.parametrize(
+    ("split", "name"), [("train", "sst2-train"), ("dev", "sst2-dev")], ids=["phrases", "sentences"]
+)
+def test_the_lengths_in_the_code_are_those_of_the_published_files(data, split, name):
+    lines = (data / "glue" / "SST-2" / f"{split}.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    lengths = word_pieces([line.split("\t")[0] for line in lines], data / "vocab" / "bert-base-uncased-vocab.txt")
+    assert bert.LENGTHS[name] == pytest.approx(np.quantile(lengths, bert.QUANTILES), abs=0.05)
+    drawn = bert.draw_lengths(name, len(lengths)).float().mean()
+    assert drawn == pytest.approx(statistics.mean(lengths), rel=0.03)
+
+
+def test_the_lengths_of_windows_in_the_code_are_those_of_squad(data):
+    tokenizer = BertTokenizerFast(str(data / "vocab" / "bert-base-uncased-vocab.txt"))
+    windows = make_windows(squad.load_examples(str(data / "squad"), None), tokenizer)
+    lengths = [len(ids) for ids in windows.features["input_ids"]]
+    assert bert.LENGTHS["squad-dev"] == np.quantile(lengths, bert.QUANTILES).round().tolist()
+    assert statistics.mean(lengths) == pytest.approx(176.0, abs=0.05)
+
+
+def test_the_lengths_of_paragraphs_in_the_code_are_those_of_books(data):
+    tokenizer = OpenAIGPTTokenizer(*read_release(data))
+    with lzma.open(data / "books" / "valid.txt.xz", "rt", encoding="utf-8") as file:
+        paragraphs = [line for line in file.read().splitlines() if line.strip()]
+    lengths = np.minimum([len(ids) for ids in tokenizer(paragraphs[::10])["input_ids"]], 128)
+    assert bert.LENGTHS["paragraphs"] == np.quantile(lengths, bert.QUANTILES).round().tolist()
+    assert lengths.mean() == pytest.approx(52.8, abs=0.05)
+
+
+def test_the_stand_in_for_pairs_has_the_mean_and_the_padding_it_claims():
+    rows = bert.draw_lengths("pairs", 32 * 2000).view(-1, 32).double()
+    assert rows.mean() == pytest.approx(39, abs=0.5)
+    assert rows.amax(1).sum() * 32 / rows.sum() == pytest.approx(1.5, abs=0.05)
+
+
+def test_the_json_file_holds_every_line_of_the_table(tmp_path, capsys):
+    file = tmp_path / "results.json"
+    main(["small-pairs", "sorted", "--size", "tiny", "--settings", "fp32", "--json", str(file)])
+    written = json.loads(file.read_text())
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert [result["row"] for result in written["results"]] == ["small-pairs", "sorted"]
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| small-pairs", "| sorted"]
+    assert [limits["threads"] for limits in written["limits"]] == [torch.get_num_threads()]
+
+
+def test_an_unknown_row_is_one_clear_error(capsys):
+    with pytest.raises(SystemExit):
+        main(["bert-huge"])
+    names = "bert, elmo, gpt, attention, overhead, serving, gpu, base-sst2"
+    assert f"no row is called bert-huge; there are {names}" in capsys.readouterr().err
+
+
+def test_the_name_of_a_model_stands_for_its_rows_and_settings(monkeypatch):
+    lines = []
+    monkeypatch.setattr("benchmarks.__main__.print_row", lambda row, setting, *_: lines.append((row, setting)))
+    main(["elmo"])
+    assert lines == [(row, setting) for row in elmo.ROWS for setting in DEFAULT_SETTINGS]
+
+
+# ELMo
+
+
+def without_highways(self, inputs: torch.Tensor) -> torch.Tensor:
+    return inputs
+
+
+@pytest.mark.parametrize("row", [row for row in elmo.ROWS if row not in ("elmo-sorted", "elmo-language")])
+@pytest.mark.parametrize("setting", ["fp32", "bf16"])
+def test_a_row_stops_when_our_elmo_computes_something_else(row, setting, monkeypatch):
+    monkeypatch.setattr(modeling_elmo_characters.ElmoHighway, "forward", without_highways)
+    with pytest.raises(DifferentResults, match="zoo and plain differ .* Nothing was timed"):
+        tiny_run(row, "--settings", setting)
+
+
+@pytest.mark.parametrize("clipped", [0, 1], ids=["cells", "projections"])
+def test_a_row_stops_when_our_elmo_does_not_clip(clipped, monkeypatch):
+    run_both = modeling_elmo.run_both
+
+    def without_one_clip(*inputs):
+        *inputs, clips = inputs
+        return run_both(*inputs, tuple(None if index == clipped else limit for index, limit in enumerate(clips)))
+
+    monkeypatch.setattr(modeling_elmo, "run_both", without_one_clip)
+    with pytest.raises(DifferentResults):
+        tiny_run("elmo-full", "--settings", "fp32")
+
+
+def test_an_elmo_row_stops_when_sorted_sentences_are_not_put_back(monkeypatch):
+    embed = ElmoModel.embed
+    monkeypatch.setattr(ElmoModel, "embed", lambda *args, **options: embed(*args, **options)[::-1])
+    with pytest.raises(DifferentResults):
+        tiny_run("elmo-sorted", "--settings", "fp32")
+
+
+def test_a_row_stops_when_the_words_of_a_language_are_not_read_right(monkeypatch):
+    rows = CharacterSpelling.rows
+    monkeypatch.setattr(CharacterSpelling, "rows", lambda self, words: np.maximum(rows(self, words), 3))  # a as b
+    with pytest.raises(DifferentResults):
+        tiny_run("elmo-language", "--settings", "fp32")
+
+
+@pytest.mark.parametrize("row", ["elmo-training", "elmo-pretraining"])
+def test_an_elmo_training_row_stops_when_only_a_gradient_differs(row, monkeypatch):
+    forward = modeling_elmo_characters.ElmoHighway.forward
+    monkeypatch.setattr(
+        modeling_elmo_characters.ElmoHighway, "forward", lambda self, inputs: forward(self, inputs.detach())
+    )
+    with pytest.raises(DifferentResults):
+        tiny_run(row, "--settings", "fp32")
+
+
+def test_made_up_sentences_have_the_lengths_and_the_repetitions_that_they_claim():
+    text = elmo.Text(tiny=False)
+    batches = [text.sentences(elmo.BATCH_SIZE) for _ in range(100)]
+    lengths = [len(sentence) for batch in batches for sentence in batch]
+    assert statistics.mean(lengths) == pytest.approx(22, abs=0.5) and max(lengths) <= 80
+    assert statistics.stdev(np.log(lengths)) == pytest.approx(0.6, abs=0.03)
+    words = [[word for sentence in batch for word in sentence] for batch in batches]
+    assert statistics.mean(len(set(batch)) / len(batch) for batch in words) == pytest.approx(0.61, abs=0.01)
+
+
+def test_made_up_words_are_as_long_as_those_of_real_sentences(data):
+    text = (data / "pos" / "ud-english-train.tsv").read_text(encoding="utf-8")
+    sentences = [[line.split("\t")[0] for line in lines.splitlines()] for lines in text.strip().split("\n\n")]
+    np.random.default_rng(0).shuffle(sentences)
+    batches = [sentences[start : start + 32] for start in range(0, len(sentences) - 31, 32)]
+    lengths = [[len(word.encode()) for word in {word for words in batch for word in words}] for batch in batches]
+    found = np.quantile(np.concatenate(lengths), elmo.QUANTILES[:-1])
+    assert elmo.WORD_LENGTHS[:-1] == pytest.approx(list(found), abs=0.05)
+    assert elmo.WORD_LENGTHS[-1] == pytest.approx(statistics.median(map(max, lengths)), abs=1)
+
+
+# GPT
+
+
+@pytest.mark.parametrize("row", gpt.ROWS)
+@pytest.mark.parametrize("setting", ["fp32", "bf16"])
+def test_a_row_stops_when_our_gpt_computes_something_else(row, setting, monkeypatch):
+    monkeypatch.setattr(modeling_gpt.ZooGPTMLP, "forward", lambda self, hidden_states: hidden_states)
+    with pytest.raises(DifferentResults, match="zoo and transformers differ .* Nothing was timed"):
+        tiny_run(row, "--settings", setting)
+
+
+@pytest.mark.parametrize("row", ["gpt-greedy", "gpt-greedy-batch", "gpt-greedy-batch16", "gpt-beams"])
+@pytest.mark.parametrize("setting", ["fp32", "bf16"])
+def test_a_generation_row_stops_when_the_cache_is_wrong(row, setting, monkeypatch):
+    update = DynamicLayer.update
+    monkeypatch.setattr(DynamicLayer, "update", lambda self, key, value, *rest: update(self, key, 4 * value, *rest))
+    with pytest.raises(DifferentResults):
+        tiny_run(row, "--settings", setting)
+
+
+def test_a_generation_row_stops_when_only_the_tokens_differ(monkeypatch):
+    generate = ZooGPTLMHeadModel.generate
+    monkeypatch.setattr(ZooGPTLMHeadModel, "generate", lambda *args, **options: generate(*args, **options).roll(1, 1))
+    with pytest.raises(DifferentResults):
+        tiny_run("gpt-greedy", "--settings", "fp32")
+
+
+@pytest.mark.parametrize("row", ["gpt-finetuning", "gpt-finetuning-lm", "gpt-lm", "gpt-lm-text"])
+def test_a_gpt_training_row_stops_when_only_a_gradient_differs(row, monkeypatch):
+    forward = modeling_gpt.ZooGPTMLP.forward
+    monkeypatch.setattr(modeling_gpt.ZooGPTMLP, "forward", lambda self, states: forward(self, states.detach()))
+    with pytest.raises(DifferentResults):
+        tiny_run(row, "--settings", "fp32")
+
+
+@pytest.mark.parametrize("factor", [0.9, 1.1])
+def test_the_row_with_a_language_modeling_loss_stops_when_its_weight_differs(factor, monkeypatch):
+    monkeypatch.setattr(modeling_gpt_tasks, "word_loss", lambda *given: factor * modeling_heads.word_loss(*given))
+    with pytest.raises(DifferentResults):
+        tiny_run("gpt-finetuning-lm", "--settings", "fp32")
+
+
+def test_the_baseline_of_that_row_reads_scores_in_the_order_of_memory(monkeypatch):
+    """As transformers' losses do. Over (B, V, T), the step takes 1.4 times as long in fp32 and 1.6 times in bf16."""
+    cross_entropy, read = torch.nn.functional.cross_entropy, []
+
+    def recorded(scores, targets, **options):
+        read.append(scores.dim() == 2 and scores.is_contiguous())
+        return cross_entropy(scores, targets, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "cross_entropy", recorded)
+    model = gpt.make_models("ForSequenceClassification", "small", tiny=True, lm_loss=True)[gpt.STOCK]
+    model(**bert.make_classified_batches(True).batches[0])
+    assert read == [True, True]
+
+
+# Whole runs
+
+
+@pytest.fixture
+def _forked(monkeypatch):
+    """The commands of `scripts` are forks of this process, which has imported torch and transformers already."""
+
+    def run_forked(command: list[str], cwd: Path, env: dict[str, str], **_) -> subprocess.CompletedProcess:
+        launcher, flags = (part.split() for part in " ".join(command).split(" run_glue.py "))
+        processes = int(launcher[-1].removeprefix("--nproc_per_node=")) if len(launcher) > 1 else 1
+
+        def work() -> None:
+            os.chdir(cwd)
+            os.environ.update(env)
+            starting.BEGAN = time.perf_counter()  # as in a process of its own
+            command_of_run(lambda: run_glue.main(flags))
+
+        (status,) = {*wait(fork(work, processes))}
+        return subprocess.CompletedProcess(command, status, stderr="")
+
+    monkeypatch.setattr(subprocess, "run", run_forked)
+
+
+@pytest.mark.usefixtures("_forked")
+def test_whole_runs_are_timed_from_the_command_to_the_last_file(tmp_path, monkeypatch):
+    timed_run, records = scripts.timed_run, []
+    monkeypatch.setattr(scripts, "timed_run", lambda *args: records.append(timed_run(*args)) or records[-1])
+    tables = scripts.main(["by-length", "--size", "tiny", "--pairs", "1", "--json", str(tmp_path / "tables.json")])
+    head, *rows, accuracy = tables["by-length"]
+    assert [row[0] for row in rows] == [*scripts.PARTS, "the whole command"]
+    for row, name in zip(rows, [*(f"{part}_runtime" for part in scripts.PARTS), "seconds"], strict=True):
+        assert row[1] == " : ".join(f"{record[name]:.1f}" for record in records)
+    for record in records:
+        assert 0 < sum(record[f"{part}_runtime"] for part in scripts.PARTS) < record["seconds"]
+    assert json.loads((tmp_path / "tables.json").read_text(encoding="utf-8"))["by-length"] == tables["by-length"]
+
+
+@pytest.mark.usefixtures("_forked")
+def test_several_processes_are_timed_on_the_same_work(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    (table,) = scripts.main(["scaling", "--size", "tiny", "--pairs", "1"]).values()
+    _, one, *more = table
+    assert one[0] == "1" and float(one[2]) > 0
+    for row in more:
+        assert [float(loss) for loss in row[4:]] == pytest.approx([float(loss) for loss in one[4:]], abs=1e-5)
+
+
+def test_a_run_that_fails_is_shown(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(scripts, "ROOT", tmp_path)
+    fails = "import argparse, sys; argparse.ArgumentParser('run_glue.py').error(' '.join(sys.argv[1:3]))"
+    (tmp_path / "run_glue.py").write_text(fails, encoding="utf-8")
+    with pytest.raises(subprocess.CalledProcessError):
+        scripts.timed_run(["--task_name", "nothing"])
+    assert "run_glue.py: error: --task_name nothing" in capsys.readouterr().err
+
+
+def test_a_table_that_does_not_exist_is_an_error(capsys):
+    with pytest.raises(SystemExit):
+        scripts.main(["nothing"])
+    assert "no table is called nothing" in capsys.readouterr().err
+
+
+# Starting and loading
+
+
+def test_a_command_is_timed_to_its_end_or_to_a_line_that_it_prints():
+    code = "import time; time.sleep(0.2); print('now', flush=True); time.sleep(2)"
+    until, whole = (start.time_command(["-c", code], line) for line in ("now", None))
+    assert 0.2 < until.wall < whole.wall - 0.5 and whole.wall > 2.2
+    for words, line in ((["-c", "raise SystemExit('why')"], None), (["-c", "raise SystemExit('why')"], "now")):
+        with pytest.raises(RuntimeError, match="failed: why"):
+            start.time_command(words, line)
+    with pytest.raises(RuntimeError, match="failed"):
+        start.time_command(["-c", "print('then')"], "now")
+
+
+def test_loading_is_timed_for_each_model_and_stops_when_a_weight_differs(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(start, "peak_memory", lambda work, *args: work(*args) or 1.0)
+    rows = ["load-bert", "load-gpt", "load-elmo"]
+    results = start.main([*rows, "--size", "tiny", "--pairs", "2", "--json", str(tmp_path / "start.json")])
+    written = json.loads((tmp_path / "start.json").read_text(encoding="utf-8"))
+    assert [*written["results"]] == [*results] == rows
+    assert all(len(result.turns) == 2 and result.peaks == [1, 1] for result in results.values())
+    assert all(f"| {row} | zoo : " in capsys.readouterr().out for row in rows[:1])
+    load = start.load_plain_elmo
+
+    def changed(folder: str) -> torch.nn.Module:
+        model = load(folder)
+        model.mixes[0].gamma.data += 1
+        return model
+
+    monkeypatch.setattr(start, "load_plain_elmo", changed)
+    with pytest.raises(DifferentResults):
+        start.main(["load-elmo", "--size", "tiny", "--pairs", "1"])
+
+
+# Speed against the size of the work
+
+
+def test_curves_of_speed_are_measured_and_drawn(tmp_path, capsys):
+    argv = ["batch", "length", "layers", "--size", "tiny", "--pairs", "1", "--models", "bert", "elmo"]
+    points = growth.main([*argv, "--plots", str(tmp_path), "--json", str(tmp_path / "points.json")])
+    wanted = [(c, m, v) for c in argv[:3] for m in ("bert", "elmo") for v in growth.values_of(c, m, tiny=True)]
+    assert [(point.curve, point.model, point.value) for point in points] == wanted
+    assert all(point.ours > 0 and point.baseline > 0 for point in points)
+    written = json.loads((tmp_path / "points.json").read_text(encoding="utf-8"))
+    assert [growth.Point(**point) for point in written["points"]] == points
+    assert {path.name for path in tmp_path.glob("*.png")} == {f"growth_{curve}.png" for curve in argv[:3]}
+    assert sum(line.startswith(("| bert", "| elmo")) for line in capsys.readouterr().out.splitlines()) == len(points)
+
+
+@pytest.mark.parametrize("model", growth.MODELS)
+def test_a_curve_counts_real_tokens_and_stops_when_the_sides_differ(model, monkeypatch):
+    contest, tokens = growth.make_contest(model, tiny=True, batch=5, length=9, layers=2)
+    assert tokens == growth.make_lengths(5, 9).sum() < 5 * 9 and measure.assert_equal(contest) <= contest.tolerance
+    monkeypatch.setattr(
+        modeling.bert.modeling_bert.ZooBertLayer, "forward", lambda self, states, *rest, **more: states
+    )
+    monkeypatch.setattr(modeling_gpt.ZooGPTMLP, "forward", lambda self, states: states)
+    monkeypatch.setattr(modeling_elmo_characters.ElmoHighway, "forward", without_highways)
+    with pytest.raises(DifferentResults):
+        growth.measure(model, "length", 7, tiny=True, pairs=1)
+
+
+def test_several_processes_do_the_same_work_at_the_same_time(tmp_path, monkeypatch):
+    forking = multiprocessing.get_context("fork")  # spawned processes would import everything first
+    monkeypatch.setattr(growth, "get_context", lambda method: forking)
+    make_contest = growth.make_contest
+
+    def make_late(*given, **work):
+        """Writes down when our side runs. The second process is late."""
+        log = tmp_path / str(os.getpid())
+        log.touch()
+        time.sleep(0.5 * (len([*tmp_path.iterdir()]) - 1))
+        contest, tokens = make_contest(*given, **work)
+
+        def run(index: int) -> None:
+            with log.open("a", encoding="utf-8") as file:
+                file.write(f"{time.monotonic()}\n")
+
+        return dataclasses.replace(contest, side=dataclasses.replace(contest.side, run=run)), tokens
+
+    monkeypatch.setattr(growth, "make_contest", make_late)
+    work = {"batch": 2, "length": 3, "layers": 1}
+    assert min(growth.speeds_together("bert", tiny=True, processes=2, pairs=1, work=work)) > 0
+    one, other = ([*map(float, log.read_text(encoding="utf-8").split())] for log in tmp_path.iterdir())
+    assert one[0] < other[-1] and other[0] < one[-1]  # neither had finished when the other ran for the first time
+
+
+# SQuAD, before and after the model
+
+
+@pytest.fixture(scope="module")
+def squad_work() -> squad.Work:
+    return squad.Work(squad.load_examples(None, questions=6), squad.load_tokenizer(ModelSource("demo/vocab.txt")))
+
+
+def test_rows_of_squad_and_its_oracle_need_no_data(tmp_path, capsys):
+    path = tmp_path / "squad.json"
+    document = squad.main(["--questions", "2", "--pairs", "2", "--json", str(path)])
+    assert [result["row"] for result in document["results"]] == list(squad.ROWS)
+    for result in document["results"]:
+        assert result["work"].startswith("2 questions, ") and len(result["cpu_ratios"]) == 2
+        assert result["cpu_ratio"] == statistics.median(result["cpu_ratios"]) > 0
+    assert document["oracle"] == {"questions": 2, "exact_match": 100, "f1": 100} | dict.fromkeys(squad.REASONS, 0)
+    assert json.loads(path.read_text(encoding="utf-8")) == document
+    printed = capsys.readouterr().out
+    assert all(f"| {row} | 2 questions, " in printed for row in squad.ROWS)
+
+
+def test_windows_of_squad_are_compared_where_an_accent_is_a_character_of_its_own(squad_work):
+    examples = squad_work.examples.map(lambda example: {"context": f"{example['context']} the cafe\u0301"})
+    marked = squad.Work(examples, squad_work.tokenizer)
+    measure.assert_equal(squad.ROWS["windows-validation"](marked))
+    assert (marked.windows(train=False).spans[:, 1] == len(examples["context"][0])).any()
+
+
+@pytest.mark.parametrize("row", [row for row in squad.ROWS if row.startswith("windows")])
+@pytest.mark.parametrize("name", ["input_ids", "token_type_ids"])
+def test_a_row_of_squad_stops_when_one_number_of_a_window_differs(row, name, squad_work, monkeypatch):
+    _change_windows(monkeypatch, name)
+    with pytest.raises(DifferentResults, match="zoo and run_qa.* Nothing was timed"):
+        squad.measure(row, squad_work, pairs=1)
+
+
+@pytest.mark.parametrize("name", ["start_positions", "end_positions"])
+def test_a_row_of_squad_stops_when_one_answer_is_expected_elsewhere(name, squad_work, monkeypatch):
+    _change_windows(monkeypatch, name)
+    with pytest.raises(DifferentResults):
+        squad.measure("windows-train", squad_work, pairs=1)
+
+
+@pytest.mark.parametrize("name", ["question", "column", "spans"])
+def test_a_row_of_squad_stops_when_one_token_stands_elsewhere(name, squad_work, monkeypatch):
+    _change_windows(monkeypatch, name)
+    with pytest.raises(DifferentResults):
+        squad.measure("windows-validation", squad_work, pairs=1)
+
+
+def _change_windows(monkeypatch, name: str) -> None:
+    """Adds 1 to the last number of one column of what is measured."""
+    make = squad.make_windows
+
+    def changed(*args, **options):
+        windows = make(*args, **options)
+        if hasattr(windows, name):
+            values = getattr(windows, name).copy()
+            values.reshape(-1)[-1] += 1
+            return dataclasses.replace(windows, **{name: values})
+        columns = windows.features[:]
+        if isinstance(columns[name][-1], list):
+            columns[name][-1][-1] += 1
+        else:
+            columns[name][-1] += 1
+        return dataclasses.replace(windows, features=Dataset.from_dict(columns))
+
+    monkeypatch.setattr(squad, "make_windows", changed)
+
+
+@pytest.mark.parametrize("row", ["answers", "answers-map", "answers-n-best", "answers-all-pairs"])
+def test_a_row_of_squad_stops_when_one_answer_differs(row, squad_work, monkeypatch):
+    find = squad.find_answers
+
+    def changed(*args, **options):
+        answers = find(*args, **options)
+        answers.predictions["5"] += "s"
+        return answers
+
+    monkeypatch.setattr(squad, "find_answers", changed)
+    with pytest.raises(DifferentResults):
+        squad.measure(row, squad_work, pairs=1)
+
+
+@pytest.mark.parametrize("name", ["text", "probability", "end_logit"])
+def test_the_row_of_all_pairs_stops_when_the_last_of_the_n_best_differs(name, squad_work, monkeypatch):
+    find = squad.find_answers
+
+    def changed(*args, **options):
+        answers = find(*args, **options)
+        answers.nbest["5"][-1][name] += "s" if name == "text" else 0.01
+        return answers
+
+    monkeypatch.setattr(squad, "find_answers", changed)
+    with pytest.raises(DifferentResults):
+        squad.measure("answers-all-pairs", squad_work, pairs=1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ("the film " * 300, "in no single window"),
+        ("the film " * 16, "longer than 30 tokens"),
+        ("e fil", "inside a token"),
+        ("the film " * 15, None),
+    ],
+)
+def test_the_oracle_says_why_an_answer_is_out_of_reach(answer, reason, squad_work):
+    answer = answer.strip()
+    context = "it is " + "the film " * 300 + "."
+    row = {"id": "a", "question": "what ?", "context": context}
+    row["answers"] = {"text": [answer], "answer_start": [context.index(answer)]}
+    scores = squad.oracle(squad.Work(Dataset.from_list([row]), squad_work.tokenizer))
+    assert [name for name in squad.REASONS if scores[name]] == ([reason] if reason else [])
+    assert scores["exact_match"] == (0 if reason else 100)
+
+
+def test_the_oracle_takes_the_answer_that_is_within_reach(squad_work):
+    row = {"id": "a", "question": "what ?", "context": "it is the film ."}
+    row["answers"] = {"text": ["is the fi", "film"], "answer_start": [3, 10]}
+    scores = squad.oracle(squad.Work(Dataset.from_list([row]), squad_work.tokenizer))
+    assert scores["exact_match"] == 100 and not any(scores[name] for name in squad.REASONS)
+
+
+def test_a_row_of_squad_that_does_not_exist_is_an_error(capsys):
+    with pytest.raises(SystemExit):
+        squad.main(["nothing"])
+    assert "no row is called nothing" in capsys.readouterr().err

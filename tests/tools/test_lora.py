@@ -1,0 +1,124 @@
+"""The example of LoRA: an adapter learns, is loaded with its own model, and with no other."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    BertTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+import run_glue
+from elmo_gpt_bert.training.arguments import ModelSource
+from elmo_gpt_bert.training.loading import load_config, load_model, load_tokenizer
+from examples import lora
+from modeling import ZooBertConfig, ZooBertForMaskedLM
+from tests.conftest import ROOT
+from tests.support.glue_sample import write_csv, write_model, write_vocabulary
+from tests.support.ner_sample import write_json
+
+
+@pytest.fixture
+def base(tmp_path) -> str:
+    """A tiny BERT with random weights."""
+    ZooBertForMaskedLM(ZooBertConfig.from_pretrained(write_model(tmp_path))).save_pretrained(tmp_path / "base")
+    BertTokenizer(vocab=str(write_vocabulary(tmp_path))).save_pretrained(tmp_path / "base")
+    return str(tmp_path / "base")
+
+
+def flags(tmp_path: Path, base: str, file: str) -> list[str]:
+    words = ["--model_name_or_path", base, "--train_file", file, "--validation_file", file, "--do_train", "--do_eval"]
+    words += ["--output_dir", str(tmp_path / "adapter"), "--learning_rate", "0.02", "--max_steps", "60"]
+    return [*words, "--max_seq_length", "32", "--per_device_train_batch_size", "4"]
+
+
+def load(adapter: Path, head: type) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The adapter with its model, as the scripts load it."""
+    source = ModelSource(str(adapter))
+    tokenizer = load_tokenizer(source)
+    return load_model(head, source, load_config(source), tokenizer, train=False), tokenizer
+
+
+def test_an_adapter_learns_classes_and_its_base_stays(tmp_path, base):
+    before = load_file(Path(base) / "model.safetensors")
+    texts, labels = ["the film is", "the plot is"] * 4, ["ok", "bad"] * 4
+    file = tmp_path / "a.csv"
+    file.write_text("\n".join(["text,label", *map(",".join, zip(texts, labels, strict=True))]), encoding="utf-8")
+    results = lora.main(["run_glue", *flags(tmp_path, base, str(file))])
+    assert json.loads((tmp_path / "adapter" / "metrics.json").read_text(encoding="utf-8")) == results
+    assert all(tensor.equal(before[name]) for name, tensor in load_file(Path(base) / "model.safetensors").items())
+    model, tokenizer = load(tmp_path / "adapter", AutoModelForSequenceClassification)
+    model.eval()
+    assert model.config.id2label == {0: "bad", 1: "ok"}
+    with torch.no_grad():
+        logits = model(**tokenizer(texts, padding=True, return_tensors="pt")).logits
+    loss = torch.nn.functional.cross_entropy(logits, torch.tensor([1, 0] * 4)).item()
+    assert loss == pytest.approx(results["eval_loss"], abs=1e-5)
+    assert loss < 0.5 and results["eval_accuracy"] == 1
+
+
+def test_an_adapter_learns_the_tags_of_words(tmp_path, base):
+    rows = [(["the", "film", "is"], ["O", "B-WORK", "O"]), (["the", "cast", "is"], ["O", "B-PER", "O"])] * 4
+    results = lora.main(["run_ner", *flags(tmp_path, base, write_json(tmp_path / "a.json", rows))])
+    model, _ = load(tmp_path / "adapter", AutoModelForTokenClassification)
+    assert results["eval_loss"] < 1.6 and set(model.config.id2label.values()) >= {"O", "B-WORK", "B-PER"}
+
+
+@pytest.fixture
+def adapter(tmp_path, base) -> Path:
+    """An adapter that has hardly learned."""
+    words = flags(tmp_path, base, write_csv(tmp_path / "a.csv", ["ok", "bad"] * 4))
+    lora.main(["run_glue", *words, "--max_steps", "1"])
+    return tmp_path / "adapter"
+
+
+def test_an_adapter_of_other_weights_is_refused(adapter, base):
+    weights = load_file(Path(base, "model.safetensors"))
+    weights["bert.embeddings.LayerNorm.bias"] += 1
+    save_file(weights, Path(base, "model.safetensors"))
+    with pytest.raises(ValueError, match="adapter was trained on .*base with other weights than .*: train it anew"):
+        load(adapter, AutoModelForSequenceClassification)
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ("classifier", "does not hold classifier.bias, classifier.weight"),
+        ("layer.0.output", "disagree on bert.encoder.layer.0.output.dense.lora_A.*: copy it again"),
+    ],
+)
+def test_a_part_that_an_adapter_lacks_is_never_random(part, message, adapter):
+    file = adapter / "adapter_model.safetensors"
+    save_file({name: weight for name, weight in load_file(file).items() if part not in name}, file)
+    with pytest.raises(ValueError, match=message):
+        load(adapter, AutoModelForSequenceClassification)
+
+
+def test_an_adapter_without_the_name_of_its_model_is_one_clear_error(adapter):
+    (adapter / "adapter_config.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(ValueError, match="does not name its model, base_model_name_or_path: copy it again"):
+        load(adapter, AutoModelForSequenceClassification)
+
+
+def test_a_script_evaluates_an_adapter_and_trains_no_other_on_it(adapter, tmp_path):
+    argv = ["--model_name_or_path", str(adapter), "--max_seq_length", "32", "--output_dir", str(tmp_path / "out")]
+    file = str(tmp_path / "a.csv")
+    results = run_glue.main([*argv, "--validation_file", file, "--do_eval"])
+    trained = json.loads((adapter / "metrics.json").read_text(encoding="utf-8"))
+    assert results["eval_loss"] == pytest.approx(trained["eval_loss"], abs=1e-6)
+    with pytest.raises(ValueError, match="adapter is an adapter, which runs here do not train further"):
+        run_glue.main([*argv, "--train_file", file, "--do_train", "--overwrite_output_dir"])
+
+
+def test_the_program_finds_the_script_from_the_root_of_the_repository():
+    words = [sys.executable, "examples/lora.py", "run_glue", "--nonsense"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert "unknown argument --nonsense" in done.stderr and "Traceback" not in done.stderr, done.stderr

@@ -1,0 +1,1 @@
+"""elmo_gpt_bert/training: what all runs share."""
