@@ -38,8 +38,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     set_seed(args.seed)
     task = script.load(args)
     task.featurize(args)
-    layers = r".*encoder\.layer.*\.(query|key|value|dense)"
-    new = ["classifier", "pooler"]  # a masked language model has no pooler
+    layers, new = r".*encoder\.layer.*\.(query|key|value|dense)", ["classifier", "pooler"]  # which a masked LM lacks
     adapter = LoraConfig(
         task_type=KINDS[name], r=RANK, lora_alpha=2 * RANK, target_modules=layers, modules_to_save=new
     )
