@@ -37,6 +37,7 @@ POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
 
 SENTENCE = "They sat on the bank and watched the stream."
 WORD = 5  # bank
+TAGGER = "checkpoints/bert-books-wnut17"
 SECOND = "They sat on the bank and watches the stream."
 NAMES = "In 1858 Thomas Hale of Leeds sold his ships to the Bay Company."
 QUESTION = "Who built the lighthouse?"
@@ -48,7 +49,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     for family in ("elmo", "gpt", "bert"):
         column = f"model folder or Hub id of this column; default: checkpoints/{family}-books"
         parser.add_argument(f"--{family}", default=f"checkpoints/{family}-books", metavar="MODEL", help=column)
-    parser.add_argument("--ner", default="", metavar="MODEL", help="folder that run_ner.py trained")
+    tagger = TAGGER if Path(TAGGER).is_dir() else ""
+    trained = f"folder that run_ner.py trained; default: {TAGGER}, where it is"
+    parser.add_argument("--ner", default=tagger, metavar="MODEL", help=trained)
     parser.add_argument("--squad", default="", metavar="MODEL", help="folder that run_squad.py trained")
     index = "text file of sentences in which neighbours are looked for; default: 351 sentences of this package"
     parser.add_argument("--index_file", default="", metavar="FILE", help=index)
@@ -138,9 +141,9 @@ def build(panels: Panels, args: argparse.Namespace) -> "gradio.Blocks":
             add_neighbours(panels, sentence, args.index_file, page)
         with gradio.Tab("Probability") as tab:
             add_scores(panels, sentence, tab)
-        with gradio.Tab("Tasks"), gradio.Row():
+        with gradio.Tab("Tasks") as tab, gradio.Row():
             with gradio.Column(min_width=360):
-                add_entities(panels, args.ner)
+                add_entities(panels, args.ner, tab)
             with gradio.Column(min_width=360):
                 add_answers(panels, args.squad)
         with gradio.Tab("Attention") as tab:
@@ -191,13 +194,14 @@ def add_scores(panels: Panels, sentence: "gradio.Textbox", tab: "gradio.Tab") ->
     add_result("Compute probabilities", "score", "scores", panels.scores, [sentence, second], (tab.select,))
 
 
-def add_entities(panels: Panels, name: str) -> None:
+def add_entities(panels: Panels, name: str, tab: "gradio.Tab") -> None:
     import gradio
 
     gradio.Markdown("## Entities of a sentence")
     sentence = gradio.Textbox(NAMES, label="Sentence with names", max_lines=4, elem_id="names")
     folder = gradio.Textbox(name, label="Folder that run_ner.py trained", max_lines=1, elem_id="ner")
-    add_result("Find entities", "tag", "entities", panels.entities, [sentence, folder])
+    events = (tab.select,) if name else ()
+    add_result("Find entities", "tag", "entities", panels.entities, [sentence, folder], events)
 
 
 def add_answers(panels: Panels, name: str) -> None:

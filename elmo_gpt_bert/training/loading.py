@@ -23,6 +23,7 @@ import torch
 import transformers
 from accelerate import PartialState
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, AutoTokenizer, BertTokenizer
+from transformers.utils import is_peft_available
 
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.errors import (
@@ -139,6 +140,8 @@ def adapted_model(name: str) -> str:
     path = Path(name, "adapter_config.json")
     if not path.is_file() or Path(name, "config.json").is_file():
         return name
+    if not is_peft_available():
+        raise PackageError(f"{name} is an adapter, which peft reads: pip install peft")
     base = read_json_object(path).get("base_model_name_or_path")
     if not isinstance(base, str):
         raise InputError(f"{path} does not name its model, base_model_name_or_path: copy it again")
