@@ -352,7 +352,7 @@ def test_the_ratios_in_the_page_of_the_benchmarks_are_those_of_the_records():
     measured = {(row["row"], f"{row.get(f'{clock}_ratio'):.2f}") for row in recorded() for clock in ("cpu", "wall")}
     rows = re.findall(r"^\| `([\w-]+)` \|(.*\*\*.*)\|$", read("benchmarks/README.md"), flags=re.MULTILINE)
     shown = {(row, ratio) for row, cells in rows for ratio in re.findall(r"\*\*([\d.]+)\*\*", cells)}
-    assert len(shown) > 100 and shown <= measured
+    assert len(shown) > 50 and shown <= measured
 
 
 @pytest.mark.parametrize("model", ["BERT", "ELMo", "GPT"])
