@@ -1,0 +1,37 @@
+"""The adapters of checkpoints/ are small, belong to the weights beside them, and do their task in a fresh clone."""
+
+import json
+import re
+
+import pytest
+
+from elmo_gpt_bert.explorer.fine_tuned import entities_of, load_tagger, tag_words
+from elmo_gpt_bert.training.files import file_digest
+from tests.conftest import ROOT
+
+
+TAGGER = "checkpoints/bert-books-wnut17"
+NAMES = (TAGGER,)
+
+
+@pytest.fixture(autouse=True)
+def repository_root(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_adapter_is_small_and_belongs_to_the_weights_beside_it(name):
+    files = {path.name: path for path in (ROOT / name).iterdir()}
+    assert files.keys() == {"README.md", "adapter_config.json", "adapter_model.safetensors", "base.json"}
+    assert sum(path.stat().st_size for path in files.values()) <= 3e6
+    for file in ("README.md", "adapter_config.json", "base.json"):
+        assert not re.search(r"/work|/home|/root|/tmp", files[file].read_text(encoding="utf-8")), file
+    base = json.loads(files["adapter_config.json"].read_text(encoding="utf-8"))["base_model_name_or_path"]
+    digest = json.loads(files["base.json"].read_text(encoding="utf-8"))["sha256"]
+    assert digest == file_digest(ROOT / base / "model.safetensors"), "other weights: train the adapter anew"
+
+
+def test_the_tagger_finds_persons_and_places():
+    sentence = "My friend John Smith lives in London ."
+    entities = entities_of(sentence, tag_words(load_tagger(TAGGER), sentence))
+    assert [(entity.text, entity.type) for entity in entities] == [("John Smith", "person"), ("London", "location")]
