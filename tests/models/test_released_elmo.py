@@ -89,7 +89,7 @@ BROKEN += [
     (remove("weights.hdf5"), FileNotFoundError, "weights.hdf5: no such file"),
     (write("options.json", '{"lstm": {}, "lstm": {}}'), ValueError, "not JSON: an object has the name 'lstm' 2 times"),
     (write("options.json", "[" * 100_000), ValueError, "options.json is not JSON"),
-    (write("options.json", '{"é": 1}', encoding="latin-1"), ValueError, "options.json is not UTF-8: 'utf-8' codec"),
+    (write("options.json", '{"é": 1}'.encode("latin-1")), ValueError, "options.json is not UTF-8: 'utf-8' codec"),
 ]
 
 
