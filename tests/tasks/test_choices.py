@@ -17,6 +17,11 @@ from tests.support.glue_sample import text
 SPLITS = list(SIZES)
 
 
+def lines_of(path: Path) -> list[str]:
+    """The lines of a csv whose fields have no line breaks."""
+    return path.read_text(encoding="utf-8").splitlines()
+
+
 def read(root: Path, task_name: str) -> DatasetDict:
     return read_folder(write_task(root, task_name), TASKS[task_name], SPLITS)
 
@@ -59,7 +64,7 @@ def test_half_a_surrogate_pair_in_an_article_is_one_clear_error(tmp_path):
 
 def test_a_single_story_is_one_clear_error(tmp_path):
     folder = write_task(tmp_path, "storycloze")
-    header, story, *_ = csv.reader((folder / STORIES).open(encoding="utf-8"))
+    header, story, *_ = csv.reader(lines_of(folder / STORIES))
     write_csv(folder / STORIES, header, [story])
     with pytest.raises(ValueError, match="a single story cannot be both trained on and validated on: add others"):
         read_folder(folder, TASKS["storycloze"], ["train"])
@@ -77,7 +82,7 @@ def test_story_cloze_keeps_a_fifth_of_its_stories_for_validation(tmp_path):
 
 def test_the_stories_are_divided_as_in_the_released_code(tmp_path):
     folder = write_task(tmp_path, "storycloze")
-    header, (_, _, *others), *_ = csv.reader((folder / STORIES).open(encoding="utf-8"))
+    header, (_, _, *others), *_ = csv.reader(lines_of(folder / STORIES))
     write_csv(folder / STORIES, header, [["id", f"story{number}", *others] for number in range(1871)])
     data = read_folder(folder, TASKS["storycloze"], ["train", "validation"])
     order = np.random.RandomState(3535999445).permutation(1871)  # its seed, and what scikit-learn does with it
@@ -89,7 +94,7 @@ def hub_rows(task_name: str, folder: Path, split: str) -> list[dict]:
     """A published split as the Hub has it: numbers for SWAG's labels, one row a question of RACE."""
     path = folder / TASKS[task_name].files[split]
     if task_name == "swag":
-        return [{**row, "label": int(row.get("label", -1))} for row in csv.DictReader(path.open(encoding="utf-8"))]
+        return [{**row, "label": int(row.get("label", -1))} for row in csv.DictReader(lines_of(path))]
     passages = [
         json.loads(file.read_text(encoding="utf-8"))
         for part in ("middle", "high")
