@@ -146,7 +146,12 @@ def adapted_model(name: str) -> str:
     if not isinstance(base, str):
         raise InputError(f"{path} does not name its model, base_model_name_or_path: copy it again")
     weights, expected = Path(base, "model.safetensors"), _base_of_adapter(name).get("sha256")
-    if expected and weights.is_file() and file_digest(weights) != expected:
+    if expected and not weights.is_file():
+        raise MissingFileError(
+            f"{path} names its model {base}, and there is no {weights} here: run from the folder in which the name is "
+            "right, or correct base_model_name_or_path"
+        )
+    if expected and file_digest(weights) != expected:
         raise InputError(f"{name} was trained on {base} with other weights than {weights}: train it anew")
     return base
 
@@ -224,8 +229,10 @@ def load_model(
         new_weights = _new_weights(auto_class, name, options)
     if new_weights and not train:
         raise InputError(f"{name} does not hold {_first_names(new_weights)}, or not in the right size: ", remedy)
-    model, info = auto_class.from_pretrained(name, output_loading_info=True, **options)
-    if adapted_model(name) != name and (wrong := sorted(info["missing_keys"] | info["unexpected_keys"])):
+    with _loading_errors(name, "Correct it, or copy it again."):
+        model, info = auto_class.from_pretrained(name, output_loading_info=True, **options)
+    wrong = info["missing_keys"] | info["unexpected_keys"] | {key for key, *_ in info["mismatched_keys"]}
+    if adapted_model(name) != name and (wrong := sorted(wrong)):
         raise InputError(f"{name} and its adapter_config.json disagree on {_first_names(wrong)}: copy it again")
     _check_finite(model, name)
     if added:

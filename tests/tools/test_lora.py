@@ -102,6 +102,22 @@ def test_a_part_that_an_adapter_lacks_is_never_random(part, message, adapter):
         load(adapter, AutoModelForSequenceClassification)
 
 
+@pytest.mark.parametrize("part", ["classifier.weight", "layer.0.output.dense.lora_A.weight"])
+def test_weights_of_another_size_are_never_random(part, adapter):
+    file = adapter / "adapter_model.safetensors"
+    weights = load_file(file)
+    (name,) = [name for name in weights if name.endswith(part) and "attention" not in name]
+    save_file(weights | {name: torch.cat([weights[name], weights[name]])}, file)
+    with pytest.raises(ValueError, match=r"disagree on .*: copy it again"):
+        load(adapter, AutoModelForSequenceClassification)
+
+
+def test_an_adapter_whose_model_is_not_here_is_one_clear_error(adapter, base):
+    Path(base).rename(f"{base}-elsewhere")
+    with pytest.raises(OSError, match=r"names its model .*base, and there is no .*: run from the folder in which"):
+        load(adapter, AutoModelForSequenceClassification)
+
+
 def test_an_adapter_without_the_name_of_its_model_is_one_clear_error(adapter):
     (adapter / "adapter_config.json").write_text("{}", encoding="utf-8")
     with pytest.raises(ValueError, match="does not name its model, base_model_name_or_path: copy it again"):
