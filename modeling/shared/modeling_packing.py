@@ -206,7 +206,7 @@ def find_sequences(
         last_rows=(rank[sequence.view(shape).gather(1, last)].squeeze(1) - empty).to(device),
         groups=list(zip(counts.tolist(), of_group.tolist(), strict=True)),
         longest=int(of_group[-1]),
-        row_starts=None if len(lengths) == rows else begins.to(device),
+        row_starts=None if len(order) == rows else begins.to(device),
     )
 
 

@@ -134,6 +134,15 @@ def test_positions_count_from_the_padding_with_which_a_sequence_begins(unpad):
     assert_same_with_packing(gpt_cases.zoo("Model"), inputs | {"unpad": unpad}, {})
 
 
+@pytest.mark.parametrize("unpad", [None, False])
+def test_padding_that_is_numbered_as_a_sequence_keeps_the_places_where_sequences_begin(unpad):
+    longest = gpt_cases.zoo("Model").config.max_position_embeddings
+    columns = torch.arange(longest + 4)[None]
+    inputs = {"input_ids": torch.randint(1, 90, columns.shape), "seq_idx": (columns >= longest - 2).long()}
+    inputs["attention_mask"] = 1 - inputs["seq_idx"]
+    assert_same_with_packing(gpt_cases.zoo("Model"), inputs | {"unpad": unpad}, {})
+
+
 def test_labels_that_are_shifted_later_are_looked_for_again():
     model, ids = gpt_cases.zoo("LMHeadModel"), torch.randint(1, 90, (2, 7))
     batch = add_packing({"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids.clone()})
