@@ -259,7 +259,7 @@ def create_mask(
         # torch_xla sums booleans to booleans.
         overlay = packed_sequence_mask_function(plan.starts.expand(states.shape[:2]).int().cumsum(-1))
     elif plan.is_padded and config._attn_implementation in ("eager", "sdpa"):  # trf-ignore: TRF051
-        return _padding_mask(plan.attention_mask, is_causal)
+        return _padding_mask(plan.attention_mask.to(states.device), is_causal)
     elif is_opaque(plan.attention_mask) and not is_tracing(plan.attention_mask):
         overlay = _allow_all  # without an overlay, transformers would read the values of the mask
     return (create_causal_mask if is_causal else create_bidirectional_mask)(
@@ -272,7 +272,7 @@ def create_mask(
 
 
 def _padding_mask(attention_mask: torch.Tensor, is_causal: bool) -> torch.Tensor:
-    """(B, 1, T, T) booleans: which tokens see which, of a batch that is known to have padding.
+    """(B, 1, T, T) booleans: which tokens see which, of a batch that has padding or counts as if.
 
     transformers would read the (B, T) mask first, to see whether there is any.
     """

@@ -250,11 +250,15 @@ def usable_packing(
 
 
 def counts_as_padded(inputs: torch.Tensor, attention_mask: torch.Tensor | None, cache: Cache | None) -> bool:
-    """Whether a GPU would take longer to tell if a batch of few tokens has padding than to compute with a mask."""
+    """Whether a GPU would take longer to tell if a batch of few tokens has padding than to compute with a mask.
+
+    Where the user allows flash attention alone, which takes no mask, padding is looked for.
+    """
     if attention_mask is None or cache is not None or not is_of_rows(attention_mask) or is_opaque(attention_mask):
         return False
     rows, columns = inputs.shape[:2]
-    return attention_mask.device.type not in READ_DEVICES and rows * columns < FEW_TOKENS
+    takes_mask = torch.backends.cuda.mem_efficient_sdp_enabled() or torch.backends.cuda.math_sdp_enabled()
+    return attention_mask.device.type not in READ_DEVICES and rows * columns < FEW_TOKENS and takes_mask
 
 
 @dataclass(frozen=True)
@@ -362,20 +366,27 @@ def make_plan(
         packing = choose_packing(model, inputs, attention_mask, starts, packing, always=unpad is True)
     else:
         packing = None
-    columns, rows, padding = None, None, None
-    if hooked or not (skips or configured):
-        token = None
-    if token is not None and packing is not None:
-        rows = packing.rows if token == "first" else packing.last_rows
-        columns = (packing.starts if token == "first" else packing.boundaries[1:].long() - 1).unsqueeze(0)
-    elif token is not None:
-        first = torch.zeros(inputs.shape[0], dtype=torch.long, device=inputs.device)
-        columns = (first if token == "first" else last_columns(inputs, attention_mask)).unsqueeze(1)
-    read = None if hidden_states or attentions else columns
+    token = None if hooked or not (skips or configured) else token
+    columns, rows = find_token(token, inputs, attention_mask, packing)
+    read, padding = None if hidden_states or attentions else columns, None
     is_computed = packing is None and skips and cache is None and attention_mask is not None
     if is_computed and token != "last" and attention_mask.dim() == 2:  # a row's last token is no padding
         padding = attention_mask[:, : inputs.shape[1] if token is None else 1] == 0
     return Plan(attention_mask, starts, positions, packing, columns, rows, read, padding, is_padded)
+
+
+def find_token(
+    token: Token | None, inputs: torch.Tensor, attention_mask: torch.Tensor | None, packing: Packing | None
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The `columns` and `rows` of a `Plan` for the first or the last token of each row; None for None."""
+    if token is None:
+        return None, None
+    if packing is None:
+        first = torch.zeros(inputs.shape[0], dtype=torch.long, device=inputs.device)
+        return (first if token == "first" else last_columns(inputs, attention_mask)).unsqueeze(1), None
+    if token == "first":
+        return packing.starts.unsqueeze(0), packing.rows
+    return (packing.boundaries[1:].long() - 1).unsqueeze(0), packing.last_rows
 
 
 def choose_packing(
@@ -619,15 +630,17 @@ def find_positions(
     Raises ValueError for positions that are not below `longest`, those of the model.
     """
     columns, past = torch.arange(inputs.shape[1], device=inputs.device), cached_tokens(cache)
+    if position_ids is None and starts is not None:
+        position_ids = columns - torch.where(starts, columns, 0).cummax(-1).values
+    values = past if position_ids is None else position_ids
+    on_device = torch.is_tensor(values) and (is_opaque(values) or values.device.type not in READ_DEVICES)
+    is_checked = not (on_device or is_tracing(inputs))
     reached = past + inputs.shape[1]
-    if position_ids is None and starts is None:
+    if position_ids is None:
         position_ids = (columns + past).unsqueeze(0)
-    else:  # a packed row may be longer than its sequences
-        if position_ids is None:
-            position_ids = columns - torch.where(starts, columns, 0).cummax(-1).values
-        reached = position_ids.max() + 1 if position_ids.numel() else 0
-    on_device = torch.is_tensor(reached) and (is_opaque(reached) or reached.device.type not in READ_DEVICES)
-    if not (on_device or is_tracing(inputs)) and reached > longest:
+    elif is_checked:  # a packed row may be longer than its sequences
+        reached = int(position_ids.max()) + 1 if position_ids.numel() else 0
+    if is_checked and reached > longest:
         raise ValueError(
             f"The input reaches position {int(reached)} and the model has {longest}: pass truncation=True, "
             f"max_length={longest} to the tokenizer, cut the text into windows, or let generate make fewer new tokens."

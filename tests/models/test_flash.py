@@ -3,6 +3,7 @@ computes the same, one sequence at a time, from what the operation is handed."""
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.bert import add_packing
@@ -247,6 +248,25 @@ def test_autocast_casts_what_the_operation_reads(tmp_path, monkeypatch):
     assert len(CALLS) == 3
     expected, real = model(**inputs, unpad=False).last_hidden_state, inputs["attention_mask"].bool()
     assert (found[real].float() - expected[real]).abs().max() < 0.05 * expected.abs().max()
+
+
+def test_a_small_batch_has_no_mask_where_flash_attention_alone_is_allowed(monkeypatch):
+    monkeypatch.setattr(modeling_packing, "READ_DEVICES", ())
+    ids = torch.ones(2, 3, dtype=torch.long)
+    assert modeling_packing.counts_as_padded(ids, ids, None)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        assert not modeling_packing.counts_as_padded(ids, ids, None)
+    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
+        assert modeling_packing.counts_as_padded(ids, ids, None)
+
+
+def test_the_mask_of_a_small_batch_is_where_the_states_are(monkeypatch):
+    monkeypatch.setattr(modeling_packing, "READ_DEVICES", ())
+    model, ids = bert_cases.zoo("Model"), torch.ones(2, 3, dtype=torch.long)
+    plan = modeling_packing.make_plan(model, ids, ids, None, None, {}, None, None, 64)
+    assert plan.is_padded
+    mask = modeling_attention.create_mask(model.config, torch.empty(2, 3, 8, device="meta"), plan, None, False)
+    assert mask.device.type == "meta" and mask.shape == (2, 1, 3, 3)
 
 
 @pytest.mark.usefixtures("_on_gpu")

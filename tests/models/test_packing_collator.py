@@ -234,6 +234,20 @@ class NothingIsRead(TorchDispatchMode):
         return operation(*args, **kwargs or {})
 
 
+def test_positions_on_a_device_are_not_compared(monkeypatch):
+    class NoMaximum(TorchDispatchMode):
+        def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+            assert operation._overloadpacket.__name__ != "max"
+            return operation(*args, **kwargs or {})
+
+    ids, positions = torch.ones(2, 3, dtype=torch.long), torch.tensor([[0, 1, 2], [0, 1, 9]])
+    with pytest.raises(ValueError, match="reaches position 10 and the model has 9"):
+        modeling_packing.find_positions(ids, positions, None, None, 9)
+    monkeypatch.setattr(modeling_packing, "READ_DEVICES", ())
+    with NoMaximum():
+        assert modeling_packing.find_positions(ids, positions, None, None, 9) is positions
+
+
 def bert(head: str, folder, lengths: list[int] | None = None, **options) -> tuple:
     inputs, labels = bert_cases.case(head).inputs, bert_cases.case(head).labels
     if lengths:
