@@ -62,8 +62,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-OF_SEEDS = "holds runs of several seeds: --resume them with --seeds"
-
 Run = Callable[[RunArguments], dict[str, float]]  # carries out one run; returns its results as metrics.json has them
 Load = Callable[[RunArguments], Task]  # what a script loads: its task, still without features
 
@@ -97,12 +95,10 @@ def repeat(run: Run, args: RunArguments) -> dict[str, float]:
         if args.push_to_hub:  # a missing token is an error before the work
             repository = on_main(lambda: create_repository(hub_model_id(args), args.hub_private_repo))
             args = dataclasses.replace(args, hub_model_id=repository)
-        if args.seeds > 1 or args.max_restarts:
-            results = run_seeds(run, args)
-        elif args.resume and on_main(lambda: bool(output_folder.matching_folders(output, output_folder.SEED))):
-            raise InputError(f"{output} {OF_SEEDS}")
-        else:
-            results = run(args)
+        several = args.seeds > 1 or args.max_restarts > 0
+        if args.resume:
+            on_main(partial(_check_seeds, output, args, several))
+        results = run_seeds(run, args) if several else run(args)
         forget_global_batch(args)
         if args.push_to_hub and PartialState().is_main_process:
             push(hub_model_id(args), output)
@@ -193,7 +189,7 @@ def _read_finished(output: Path, args: RunArguments) -> dict[str, Any] | None:
     """The metrics.json of the run with these arguments if it has finished in `output`, where its model is whole.
 
     None if another run has finished there and left checkpoints, which `train` compares. Raises ValueError if it left
-    none, and for a run of several seeds, whose folders may be gone.
+    none.
     """
     try:
         record = read_finished(output, args)
@@ -201,8 +197,6 @@ def _read_finished(output: Path, args: RunArguments) -> dict[str, Any] | None:
         if not output_folder.matching_folders(output, output_folder.CHECKPOINT):
             raise
         return None
-    if record is not None and "runs" in record:
-        raise InputError(f"{output} {OF_SEEDS}")
     return None if record is None or output_folder.damage(output) else record
 
 
@@ -252,6 +246,19 @@ def _write_outputs(
 
 
 # Several seeds
+
+
+def _check_seeds(output: Path, args: RunArguments, several: bool) -> None:
+    """Raises ValueError where --resume would train over the best of several seeds, as one or without their folders."""
+    path = output / output_folder.METRICS
+    runs = read_record(path).get("runs", {}) if args.do_train and path.is_file() else {}
+    if gone := [seed for seed in runs if not Path(output, f"seed-{seed}").is_dir()]:
+        raise InputError(
+            f"{output} holds runs of several seeds, and its folder seed-{gone[0]} is gone: choose another "
+            "--output_dir, or --overwrite_output_dir"
+        )
+    if not several and (runs or output_folder.matching_folders(output, output_folder.SEED)):
+        raise InputError(f"{output} holds runs of several seeds: --resume them with --seeds")
 
 
 def run_seeds(run: Run, args: RunArguments) -> dict[str, float]:

@@ -577,14 +577,17 @@ def test_runs_of_several_seeds_are_not_resumed_as_one(finished):
         run_glue.main([*finished, "--resume", "--do_predict"])
 
 
-def test_runs_of_several_seeds_are_not_resumed_as_one_where_their_folders_are_gone(finished, tmp_path):
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_runs_of_several_seeds_are_not_resumed_where_their_folders_are_gone(finished, tmp_path, seeds):
     out = tmp_path / "out"
     best = metrics_of(out)["seed"]
     for folder in out.glob("seed-*"):
         shutil.rmtree(folder)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    with pytest.raises(ValueError, match="holds runs of several seeds: --resume them with --seeds"):
-        run_glue.main([*finished, "--resume", "--seeds", "1", "--seed", str(best)])
+    with pytest.raises(
+        ValueError, match=r"holds runs of several seeds, and its folder seed-\d+ is gone: choose another"
+    ):
+        run_glue.main([*finished, "--resume", "--seeds", str(seeds), "--seed", str(best)])
     assert {name: (out / name).read_bytes() for name in before} == before
 
 
