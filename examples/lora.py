@@ -37,6 +37,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     args = parse_arguments(getattr(script, ARGUMENTS[name]), words)
     set_seed(args.seed)
     task = script.load(args)
+    checksum = file_digest(Path(args.model_name_or_path, "model.safetensors"))
     task.featurize(args)
     layers, new = r".*encoder\.layer.*\.(query|key|value|dense)", ["classifier", "pooler"]  # which a masked LM lacks
     adapter = LoraConfig(
@@ -61,12 +62,11 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     )
     Trainer(model, settings, data_collator=task.collate, train_dataset=task.features["train"]).train()
     compute = task.build_compute(args, Accelerator())
-    splits = task.evaluation_splits.items()
-    results = results_of({suffix: evaluate(task, split, compute) for suffix, split in splits})
+    results = results_of({name: evaluate(task, split, compute) for name, split in task.evaluation_splits.items()})
     model.save_pretrained(args.output_dir)
     write_json(Path(args.output_dir, "metrics.json"), results)
-    checksum = file_digest(Path(args.model_name_or_path, "model.safetensors"))
-    write_json(Path(args.output_dir, "base.json"), {"sha256": checksum, "labels": task.names})
+    base = {name: getattr(model.config, name) for name in ("id2label", "problem_type")}
+    write_json(Path(args.output_dir, "base.json"), {"sha256": checksum} | base)
     print(results)
     return results
 

@@ -28,7 +28,7 @@ from elmo_gpt_bert.training.arguments import AUTO, RunArguments, default_strateg
 from elmo_gpt_bert.training.errors import InputError, MissingFileError
 from elmo_gpt_bert.training.files import file_digest, is_path, read_json_object
 from elmo_gpt_bert.training.optimization import learning_rates, samples_of_update
-from elmo_gpt_bert.training.output_folder import DIVERGED, METRICS, loadable_files
+from elmo_gpt_bert.training.output_folder import DIVERGED, METRICS, adapted_model, loadable_files, tokenizer_of
 from elmo_gpt_bert.training.results import read_record
 
 
@@ -84,8 +84,10 @@ def run_identity(args: RunArguments, processes: int | None = None, absent: bool 
     values = {name: value for name, value in dataclasses.asdict(args).items() if name not in free}
     values["eval_strategy"] = args.eval_strategy or default_strategy(args.eval_steps)
     values[SAMPLES] = samples_of_update(args, processes or PartialState().num_processes)
-    values[MODEL] = _content_of(args.model_name_or_path, of_tokenizer=False)
-    name = args.tokenizer_name or args.model_name_or_path
+    models = dict.fromkeys([args.model_name_or_path, adapted_model(args.model_name_or_path)])  # two for an adapter
+    contents = [_content_of(name, of_tokenizer=False) for name in models]
+    values[MODEL] = contents[0] if len(contents) == 1 else " on ".join(map(str, contents))
+    name = args.tokenizer_name or tokenizer_of(args.model_name_or_path)
     is_made = args.tokenizer_name is None and name.endswith(".json")
     values[TOKENIZER] = "made of the text" if is_made else _content_of(name, of_tokenizer=True)
     if args.ensemble is not None:

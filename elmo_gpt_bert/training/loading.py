@@ -35,8 +35,8 @@ from elmo_gpt_bert.training.errors import (
     Text,
     UserError,
 )
-from elmo_gpt_bert.training.files import file_digest, hub_remedy, is_path, plain, read_json, read_json_object, shown
-from elmo_gpt_bert.training.output_folder import verify_checksums
+from elmo_gpt_bert.training.files import hub_remedy, is_path, plain, read_json, read_json_object, shown
+from elmo_gpt_bert.training.output_folder import adapted_model, base_of_adapter, tokenizer_of, verify_checksums
 
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def load_tokenizer(source: ModelSource, *, for_task: bool = True) -> PreTrainedT
 
     With `for_task`, a language model's tokenizer adds the tokens of task inputs, and it must have a padding token.
     """
-    name = source.tokenizer_name or adapted_model(source.model_name_or_path)
+    name = source.tokenizer_name or tokenizer_of(source.model_name_or_path)
     _verify(name)
     with _loading_errors(name, ("Copy it again; ", TOKENIZER, " may name a vocab.txt.")):
         if name.endswith(".txt"):
@@ -126,40 +126,12 @@ def load_config(source: ModelSource) -> PreTrainedConfig:
             config.validate()
     if name != source.model_name_or_path:
         config.architectures = None  # the adapter's head is another one
-        if labels := _base_of_adapter(source.model_name_or_path).get("labels"):
-            config.id2label = dict(enumerate(labels))
-            config.label2id = {label: number for number, label in enumerate(labels)}
+        record = base_of_adapter(source.model_name_or_path)
+        if "id2label" in record:
+            config.id2label = {int(number): label for number, label in record["id2label"].items()}
+            config.label2id = {label: number for number, label in config.id2label.items()}
+            config.problem_type = record["problem_type"]
     return config
-
-
-def adapted_model(name: str) -> str:
-    """The model that peft trained an adapter on, if `name` is the folder of one; `name` otherwise.
-
-    Raises ValueError if base.json, as examples/lora.py writes it, has the checksum of other weights.
-    """
-    path = Path(name, "adapter_config.json")
-    if not path.is_file() or Path(name, "config.json").is_file():
-        return name
-    if not is_peft_available():
-        raise PackageError(f"{name} is an adapter, which peft reads: pip install peft")
-    base = read_json_object(path).get("base_model_name_or_path")
-    if not isinstance(base, str):
-        raise InputError(f"{path} does not name its model, base_model_name_or_path: copy it again")
-    weights, expected = Path(base, "model.safetensors"), _base_of_adapter(name).get("sha256")
-    if expected and not weights.is_file():
-        raise MissingFileError(
-            f"{path} names its model {base}, and there is no {weights} here: run from the folder in which the name is "
-            "right, or correct base_model_name_or_path"
-        )
-    if expected and file_digest(weights) != expected:
-        raise InputError(f"{name} was trained on {base} with other weights than {weights}: train it anew")
-    return base
-
-
-def _base_of_adapter(name: str) -> dict[str, Any]:
-    """What base.json says of the model of an adapter: "sha256" of its weights, and the "labels" of the adapter."""
-    path = Path(name, "base.json")
-    return read_json_object(path) if path.is_file() else {}
 
 
 def _config_from_json(path: Path, source: ModelSource) -> PreTrainedConfig:
@@ -210,9 +182,11 @@ def load_model(
     so. Without it, a head that the checkpoint lacks is an error, which ends with the `remedy`. Raises ValueError or
     OSError if tokenizer and model, or configuration and weights, do not fit together, or if a weight is not finite.
     """
-    name = source.model_name_or_path
-    if train and adapted_model(name) != name:
-        raise InputError(f"{name} is an adapter, which runs here do not train further: train one with peft")
+    name, base = source.model_name_or_path, adapted_model(source.model_name_or_path)
+    if base != name and not is_peft_available():
+        raise PackageError(f"{name} is an adapter, which peft reads: pip install peft")
+    if train and base != name:
+        raise InputError(f"{name} is an adapter, which is only evaluated here: train one with peft")
     added = _added_tokens(tokenizer, config, source, train)
     config = _with_special_tokens(config, tokenizer)
     config.return_dict = True  # outputs are read by their names, in whatever form the folder's users want them
@@ -226,14 +200,16 @@ def load_model(
                 config.vocab_size = max(added) + 1
             return auto_class.from_config(config, **options)
         options |= {"config": config, "ignore_mismatched_sizes": True}
-        new_weights = _new_weights(auto_class, name, options)
+        new_weights = _new_weights(auto_class, name, base, options)
     if new_weights and not train:
         raise InputError(f"{name} does not hold {_first_names(new_weights)}, or not in the right size: ", remedy)
     with _loading_errors(name, "Correct it, or copy it again."):
         model, info = auto_class.from_pretrained(name, output_loading_info=True, **options)
     wrong = info["missing_keys"] | info["unexpected_keys"] | {key for key, *_ in info["mismatched_keys"]}
-    if adapted_model(name) != name and (wrong := sorted(wrong)):
-        raise InputError(f"{name} and its adapter_config.json disagree on {_first_names(wrong)}: copy it again")
+    if base != name and wrong:
+        raise InputError(
+            f"{name} and its adapter_config.json disagree on {_first_names(sorted(wrong))}: copy it again"
+        )
     _check_finite(model, name)
     if added:
         model.resize_token_embeddings(max(added) + 1, mean_resizing=False)  # random, not the mean of the other rows
@@ -290,13 +266,12 @@ def _check_head(auto_class: type, config: PreTrainedConfig, source: ModelSource)
         raise InputError("it reads pairs in both orders, which ", IMPLEMENTATION, " transformers does not know")
 
 
-def _new_weights(auto_class: type, name: str, options: dict[str, Any]) -> list[str]:
+def _new_weights(auto_class: type, name: str, base: str, options: dict[str, Any]) -> list[str]:
     """The weights of head and pooler that the checkpoint lacks. Raises ValueError if it lacks any other weight.
 
-    The model is built on the meta device, without memory: a wrong size in its config.json may be huge. An adapter has
-    the head that its model lacks.
+    The model is built on the meta device, without memory: a wrong size in its config.json may be huge. If `name` is an
+    adapter of `base`, it has the head that its model lacks.
     """
-    base = adapted_model(name)
     types, of_adapter = read_weight_types(Path(base)), set()
     if base != name:
         for path in Path(name).glob("adapter_model.*"):

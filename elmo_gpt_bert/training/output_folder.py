@@ -14,9 +14,10 @@ OUTPUT_DIR/seed-N/.diverged.json                                   how that run 
 import os
 import re
 from pathlib import Path
+from typing import Any
 
-from elmo_gpt_bert.training.errors import FileError
-from elmo_gpt_bert.training.files import file_digest, remove_folder, sha256, sync
+from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError
+from elmo_gpt_bert.training.files import file_digest, read_json_object, remove_folder, sha256, sync
 
 
 METRICS = "metrics.json"
@@ -197,3 +198,40 @@ def verify_checksums(folder: Path) -> None:
         raise FileError(
             f"{folder}: {problem}. Copy the folder again or, if the change is on purpose, delete its {SHA256SUMS}."
         )
+
+
+# The folder of an adapter that peft has trained
+
+
+def adapted_model(name: str) -> str:
+    """The model that an adapter was trained on, if `name` is the folder of one; `name` otherwise.
+
+    Raises ValueError if base.json, as examples/lora.py writes it, has the checksum of other weights, and
+    FileNotFoundError if they are not here.
+    """
+    path = Path(name, "adapter_config.json")
+    if not path.is_file() or Path(name, "config.json").is_file():
+        return name
+    base = read_json_object(path).get("base_model_name_or_path")
+    if not isinstance(base, str):
+        raise InputError(f"{path} does not name its model, base_model_name_or_path: copy it again")
+    weights, expected = Path(base, "model.safetensors"), base_of_adapter(name).get("sha256")
+    if expected and not weights.is_file():
+        raise MissingFileError(
+            f"{path} names its model {base}, and there is no {weights} here: run from the folder in which the name is "
+            "right, or correct base_model_name_or_path"
+        )
+    if expected and file_digest(weights) != expected:
+        raise InputError(f"{name} was trained on {base} with other weights than {weights}: train it anew")
+    return base
+
+
+def tokenizer_of(name: str) -> str:
+    """The folder or name with a model's tokenizer; an adapter has its own or, without one, that of its model."""
+    return name if Path(name, "tokenizer_config.json").is_file() else adapted_model(name)
+
+
+def base_of_adapter(name: str) -> dict[str, Any]:
+    """What base.json says: "sha256", of the model's weights, and the adapter's "id2label" and "problem_type"."""
+    path = Path(name, "base.json")
+    return read_json_object(path) if path.is_file() else {}

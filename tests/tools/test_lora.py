@@ -17,8 +17,12 @@ from transformers import (
 )
 
 import run_glue
+from elmo_gpt_bert.tasks.labelled_texts import MULTI_LABEL
 from elmo_gpt_bert.training.arguments import ModelSource
+from elmo_gpt_bert.training.flags import parse_arguments
+from elmo_gpt_bert.training.identity import run_identity
 from elmo_gpt_bert.training.loading import load_config, load_model, load_tokenizer
+from elmo_gpt_bert.training.output_folder import tokenizer_of
 from examples import lora
 from modeling import ZooBertConfig, ZooBertForMaskedLM
 from tests.conftest import ROOT
@@ -102,6 +106,43 @@ def test_a_part_that_an_adapter_lacks_is_never_random(part, message, adapter):
         load(adapter, AutoModelForSequenceClassification)
 
 
+def test_an_adapter_has_its_own_tokenizer_or_that_of_its_model(adapter, tmp_path, base):
+    assert tokenizer_of(str(adapter)) == base
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "its", "own"]
+    BertTokenizer(vocab={word: number for number, word in enumerate(vocabulary)}).save_pretrained(adapter)
+    assert load_tokenizer(ModelSource(str(adapter))).get_vocab().keys() == {*vocabulary}
+    assert tokenizer_of(base) == base
+
+
+def test_a_run_on_an_adapter_is_another_where_its_model_has_changed(adapter, base, tmp_path):
+    (adapter / "base.json").write_text("{}", encoding="utf-8")  # as peft alone leaves an adapter
+    file = str(tmp_path / "a.csv")
+    argv = ["--model_name_or_path", str(adapter), "--validation_file", file, "--do_eval", "--output_dir", "out"]
+    before = run_identity(parse_arguments(run_glue.GlueArguments, argv))
+    assert before == run_identity(parse_arguments(run_glue.GlueArguments, argv))
+    weights = load_file(Path(base, "model.safetensors"))
+    save_file({name: 2 * weight for name, weight in weights.items()}, Path(base, "model.safetensors"))
+    after = run_identity(parse_arguments(run_glue.GlueArguments, argv))
+    assert {name for name in before if before[name] != after[name]} == {"initial model"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem_type"),
+    [([0.5, 1.5, 2.5, 4.0] * 2, "regression"), ([["ok"], ["bad", "ok"], [], ["bad"]] * 2, MULTI_LABEL)],
+)
+def test_an_adapter_for_numbers_or_for_several_labels_is_evaluated_as_it_was_trained(
+    labels, problem_type, tmp_path, base
+):
+    file = tmp_path / "a.jsonl"
+    rows = [{"text": f"the film is {number}", "label": label} for number, label in enumerate(labels)]
+    file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    trained = lora.main(["run_glue", *flags(tmp_path, base, str(file)), "--max_steps", "2"])
+    assert load_config(ModelSource(str(tmp_path / "adapter"))).problem_type == problem_type
+    argv = ["--model_name_or_path", str(tmp_path / "adapter"), "--validation_file", str(file), "--do_eval"]
+    results = run_glue.main([*argv, "--max_seq_length", "32", "--output_dir", str(tmp_path / "out")])
+    assert {name: results[name] for name in trained} == pytest.approx(trained, abs=1e-5)
+
+
 @pytest.mark.parametrize("part", ["classifier.weight", "layer.0.output.dense.lora_A.weight"])
 def test_weights_of_another_size_are_never_random(part, adapter):
     file = adapter / "adapter_model.safetensors"
@@ -130,7 +171,7 @@ def test_a_script_evaluates_an_adapter_and_trains_no_other_on_it(adapter, tmp_pa
     results = run_glue.main([*argv, "--validation_file", file, "--do_eval"])
     trained = json.loads((adapter / "metrics.json").read_text(encoding="utf-8"))
     assert results["eval_loss"] == pytest.approx(trained["eval_loss"], abs=1e-6)
-    with pytest.raises(ValueError, match="adapter is an adapter, which runs here do not train further"):
+    with pytest.raises(ValueError, match="adapter is an adapter, which is only evaluated here: train one with peft"):
         run_glue.main([*argv, "--train_file", file, "--do_train", "--overwrite_output_dir"])
 
 

@@ -107,6 +107,7 @@ KINDS = {
         "cola/elmo_skipgram",
         "cola/elmo_features_skipgram",
     ],
+    "published_encoder": ["cola/minilm", "rte/minilm_random"],
     "blimp": ["elmo_small", "bert_within_word"],
     "ablations": ["pretraining/base", "cola/left_to_right", "wnut17/left_to_right_bilstm"],
 }
