@@ -449,11 +449,12 @@ def way_to_attend(
     - "flash": all at once by torch's flash attention, with sdpa, if the GPU has it and the user leaves it on;
     - "grid": sequences padded to the longest of them.
     """
-    if is_flash_attention_requested(config):
+    implementation = config._attn_implementation  # read once, because transformers' configurations are slow to read
+    if is_flash_attention_requested(requested_attention_implementation=implementation):
         return "named"
     if device.type in GROUPED_DEVICES:
         return "groups"
-    suits = config._attn_implementation == "sdpa" and device.type in FLASH_DEVICES  # trf-ignore: TRF051
+    suits = implementation == "sdpa" and device.type in FLASH_DEVICES  # trf-ignore: TRF051
     suits = suits and dtype in FLASH_TYPES and head_size in FLASH_HEADS
     return "flash" if suits and _flash_is_on(device, dropout > 0) else "grid"
 
@@ -524,8 +525,8 @@ def may_need_padding(hook: Callable) -> bool:
 
 def is_recorded(config, name: str, kwargs: dict) -> bool:
     """Whether the caller requests `hidden_states` or `attentions`, decided as `capture_outputs` does."""
-    requested = kwargs.get(f"output_{name}", getattr(config, f"output_{name}", False))
-    return bool(requested)  # 0 and [] ask for nothing
+    name = f"output_{name}"
+    return bool(kwargs[name] if name in kwargs else getattr(config, name, False))  # 0 and [] ask for nothing
 
 
 def last_columns(inputs: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
