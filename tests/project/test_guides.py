@@ -51,7 +51,6 @@ OTHERS = {
     "make",
     "pip",
     "ruff",
-    "sky",
     "source",
     "transformers",
     "uv",
