@@ -97,6 +97,7 @@ class PretrainingArguments(RunArguments):
     pairs: ClassVar[tuple[Pair, ...]] = (
         *PAIRS,
         Pair("train_file", "dataset_name dataset_config_name", about="text_column"),
+        Pair("validation_split_percentage", "validation_file"),
         OneWay("final_seq_length", "final_share", lambda args: args.final_seq_length is None),
     )
     next_command: ClassVar[str] = (

@@ -9,6 +9,7 @@ from datasets import DatasetDict
 
 import run_glue
 import run_ner
+import run_pretraining
 import run_squad
 import run_swag
 from elmo_gpt_bert.training.flags import parse_arguments
@@ -212,6 +213,16 @@ def test_the_command_line_chooses_between_a_part_and_a_file(tmp_path):
     assert of_part.validation_file is None and of_part.files == {"train": "a.csv", "validation": "a.csv"}
     of_file = parse([recipe(tmp_path, "validation_split_percentage: 10"), *flags, "--validation_file", "b.csv"])
     assert of_file.validation_split_percentage is None and of_file.files == {"train": "a.csv", "validation": "b.csv"}
+
+
+def test_the_command_line_chooses_between_a_part_and_a_file_of_text(tmp_path):
+    parse = lambda words: parse_arguments(run_pretraining.PretrainingArguments, words)  # noqa: E731
+    flags = ["--model_name_or_path", "m", "--output_dir", "o", "--train_file", "a.txt"]
+    for share in (0, 10):
+        args = parse([recipe(tmp_path, "validation_file: b.txt"), *flags, PERCENTAGE, str(share)])
+        assert (args.validation_file, args.validation_split_percentage) == (None, share)
+    args = parse([recipe(tmp_path, "validation_split_percentage: 10"), *flags, "--validation_file", "b.txt"])
+    assert (args.validation_file, args.validation_split_percentage) == ("b.txt", None)
 
 
 @pytest.mark.parametrize("source", ["--data_dir", "--dataset_name"])
