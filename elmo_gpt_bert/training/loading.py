@@ -208,7 +208,8 @@ def load_model(
     wrong = info["missing_keys"] | info["unexpected_keys"] | {key for key, *_ in info["mismatched_keys"]}
     if base != name and wrong:
         raise InputError(
-            f"{name} and its adapter_config.json disagree on {_first_names(sorted(wrong))}: copy it again"
+            f"{name} and its adapter_config.json disagree on {_first_names(sorted(wrong))}: copy it again or, if peft "
+            "trained it so, save the whole model, by merge_and_unload()"
         )
     _check_finite(model, name)
     if added:

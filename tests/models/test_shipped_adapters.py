@@ -5,13 +5,13 @@ import re
 
 import pytest
 
+import run_glue
 from elmo_gpt_bert.explorer.fine_tuned import entities_of, load_tagger, tag_words
 from elmo_gpt_bert.training.files import file_digest
 from tests.conftest import ROOT
 
 
-TAGGER = "checkpoints/bert-books-wnut17"
-NAMES = (TAGGER,)
+TAGGER, CLASSIFIER = "checkpoints/bert-books-wnut17", "checkpoints/bert-books-sst2"
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +19,7 @@ def repository_root(monkeypatch):
     monkeypatch.chdir(ROOT)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [TAGGER, CLASSIFIER])
 def test_an_adapter_is_small_and_belongs_to_the_weights_beside_it(name):
     files = {path.name: path for path in (ROOT / name).iterdir()}
     assert files.keys() == {"README.md", "adapter_config.json", "adapter_model.safetensors", "base.json"}
@@ -35,3 +35,13 @@ def test_the_tagger_finds_persons_and_places():
     sentence = "My friend John Smith lives in London ."
     entities = entities_of(sentence, tag_words(load_tagger(TAGGER), sentence))
     assert [(entity.text, entity.type) for entity in entities] == [("John Smith", "person"), ("London", "location")]
+
+
+def test_the_classifier_knows_praise_from_blame(tmp_path):
+    texts = {"a wonderful and moving film .": "positive", "a boring mess .": "negative"}
+    texts |= {"one of the best films of the year": "positive", "the plot is dull and stupid .": "negative"}
+    file = tmp_path / "new.csv"
+    file.write_text("\n".join(["text,label", *(f"{text},{label}" for text, label in texts.items())]), encoding="utf-8")
+    argv = ["--model_name_or_path", CLASSIFIER, "--validation_file", str(file), "--do_eval"]
+    results = run_glue.main([*argv, "--output_dir", str(tmp_path / "out")])
+    assert results["eval_accuracy"] == 1 and results["eval_loss"] < 0.4
