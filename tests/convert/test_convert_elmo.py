@@ -326,7 +326,7 @@ def variable(name: str) -> str:
     return "lm/" + name.replace("cell/B", "cell/bias")
 
 
-@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("layers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_training_checkpoint_converts_like_the_file_dumped_from_it(layers, tf, release):
     tensors = rewrite(release, n_layers=layers, **TRAINING, n_characters=261)
     dumped = weights_of(converted(release).rename(release.parent / "dumped"))

@@ -293,7 +293,10 @@ def test_a_step_reads_nothing_from_the_device(step, how, tmp_path, monkeypatch):
             model(**batch).loss.backward()
 
 
-@pytest.mark.parametrize("kind", ["sst2", "masked_lm", "next_sentence", "causal_lm"])
+MORE_KINDS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("masked_lm", "causal_lm")]
+
+
+@pytest.mark.parametrize("kind", ["sst2", "next_sentence", *MORE_KINDS])
 def test_a_run_on_a_gpu_gives_its_batches_a_packing(kind, tmp_path, monkeypatch):
     """The processor counts as one, and the numbers are the same bits."""
     if kind == "sst2":

@@ -47,6 +47,7 @@ def test_a_saved_folder_scores_as_the_run_that_wrote_it(tmp_path, mrpc):
     assert (again / "predictions.tsv").read_text() == (out / "predictions.tsv").read_text()
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_results_of_one(tmp_path, mrpc):
     one, two = tmp_path / "one", tmp_path / "two"
     common = [*mrpc, "--group_by_length", "--adam_epsilon", "0.001", "--save_strategy", "no"]

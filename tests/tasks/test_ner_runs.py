@@ -98,6 +98,7 @@ def test_a_killed_run_goes_on_to_the_same_bits_and_predicts_again_from_its_folde
 # Seeds and what the card says
 
 
+@pytest.mark.slow
 def test_of_several_seeds_the_scores_on_both_sets_have_mean_and_deviation(tmp_path, bert):
     seeds = ["--seeds", "2", "--max_steps", "14", "--output_dir", str(tmp_path / "out")]
     run_ner.main([*bert, *ALL, *seeds, "--per_device_train_batch_size", "4"])
@@ -193,7 +194,7 @@ def test_a_pushed_elmo_tagger_works_for_a_stranger_with_the_code_beside_it(tmp_p
 # Unusual sentences
 
 
-@pytest.mark.parametrize("family", ["bert", "elmo"])
+@pytest.mark.parametrize("family", ["bert", pytest.param("elmo", marks=pytest.mark.slow)])
 def test_sentences_of_one_word_and_of_a_thousand_in_files_of_any_layout(tmp_path, bert, family):
     """BERT reads the long one in rows of 30 words, and ELMo in a single row."""
     long = [("bad", "B-PER") if place % 2 else ("the", "O") for place in range(1000)]

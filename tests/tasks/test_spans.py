@@ -428,6 +428,7 @@ def test_an_oracle_has_every_question_right_whose_answer_whole_tokens_of_one_win
     assert kinds == {"too long": 1, "cut inside a token": 1}, f"no span answers {len(impossible)} of 10,570: {kinds}"
 
 
+@pytest.mark.slow
 def test_an_oracle_of_squad_2_has_every_question_right_with_and_without_an_answer(squad, possible):
     dev, examples, windows, numbers = squad
     rows, _ = possible

@@ -161,6 +161,7 @@ def test_a_bilm_fills_the_blank_with_the_product_of_its_directions(tmp_path):
 # The command
 
 
+@pytest.mark.slow
 def test_the_command_repeats_exactly_and_learns_what_fits_a_blank(file, tmp_path, capsys):
     flags = ["--train_file", str(file), "--validation_file", str(file), "--num_train_epochs", "14"]
     flags += ["--max_eval_samples", "40", "--blanks", "The old man saw [MASK] red kite ."]

@@ -1,6 +1,7 @@
 """The example of LoRA: an adapter learns, is loaded with its own model, and with no other."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -30,12 +31,32 @@ from tests.support.glue_sample import write_csv, write_model, write_vocabulary
 from tests.support.ner_sample import write_json
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """A folder with `base`, a tiny BERT with random weights, and `adapter`, which has hardly learned."""
+    folder = tmp_path_factory.mktemp("trained")
+    ZooBertForMaskedLM(ZooBertConfig.from_pretrained(write_model(folder))).save_pretrained(folder / "base")
+    BertTokenizer(vocab=str(write_vocabulary(folder))).save_pretrained(folder / "base")
+    words = flags(folder, str(folder / "base"), write_csv(folder / "a.csv", ["ok", "bad"] * 4))
+    lora.main(["run_glue", *words, "--max_steps", "1"])
+    return folder
+
+
 @pytest.fixture
-def base(tmp_path) -> str:
-    """A tiny BERT with random weights."""
-    ZooBertForMaskedLM(ZooBertConfig.from_pretrained(write_model(tmp_path))).save_pretrained(tmp_path / "base")
-    BertTokenizer(vocab=str(write_vocabulary(tmp_path))).save_pretrained(tmp_path / "base")
-    return str(tmp_path / "base")
+def base(trained, tmp_path) -> str:
+    """A copy of the tiny BERT."""
+    return str(shutil.copytree(trained / "base", tmp_path / "base"))
+
+
+@pytest.fixture
+def adapter(trained, tmp_path, base) -> Path:
+    """A copy of the adapter, which belongs to the copy of the tiny BERT, and a.csv, its text, beside it."""
+    shutil.copy(trained / "a.csv", tmp_path)
+    folder = shutil.copytree(trained / "adapter", tmp_path / "adapter")
+    config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+    config["base_model_name_or_path"] = base
+    (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
 
 
 def flags(tmp_path: Path, base: str, file: str) -> list[str]:
@@ -74,14 +95,6 @@ def test_an_adapter_learns_the_tags_of_words(tmp_path, base):
     results = lora.main(["run_ner", *flags(tmp_path, base, write_json(tmp_path / "a.json", rows))])
     model, _ = load(tmp_path / "adapter", AutoModelForTokenClassification)
     assert results["eval_loss"] < 1.6 and set(model.config.id2label.values()) >= {"O", "B-WORK", "B-PER"}
-
-
-@pytest.fixture
-def adapter(tmp_path, base) -> Path:
-    """An adapter that has hardly learned."""
-    words = flags(tmp_path, base, write_csv(tmp_path / "a.csv", ["ok", "bad"] * 4))
-    lora.main(["run_glue", *words, "--max_steps", "1"])
-    return tmp_path / "adapter"
 
 
 def test_an_adapter_of_other_weights_is_refused(adapter, base):
@@ -175,6 +188,7 @@ def test_a_script_evaluates_an_adapter_and_trains_no_other_on_it(adapter, tmp_pa
         run_glue.main([*argv, "--train_file", file, "--do_train", "--overwrite_output_dir"])
 
 
+@pytest.mark.slow
 def test_the_program_finds_the_script_from_the_root_of_the_repository():
     words = [sys.executable, "examples/lora.py", "run_glue", "--nonsense"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=200)

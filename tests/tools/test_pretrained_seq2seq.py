@@ -203,6 +203,7 @@ def words_of(file: Path) -> list[list[str]]:
     return [line.replace(".", " .").split() for line in file.read_text(encoding="utf-8").splitlines()]
 
 
+@pytest.mark.slow
 def test_the_command_repeats_exactly_and_learns_to_translate(data, tmp_path):
     flags = ["--data_dir", str(data), "--pairs", "40", "--lm_steps", "10"]
     for name in ("a", "b"):

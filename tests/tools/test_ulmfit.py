@@ -138,6 +138,7 @@ def test_the_labels_of_step_2_are_the_words_of_each_sentence(lm, tokenizer):
     assert ((ids != 0).any(-1) == (labels != -100)).all()
 
 
+@pytest.mark.slow
 def test_the_classifier_learns_and_its_language_model_is_a_copy(lm, tokenizer):
     with torch.no_grad():
         for weight in lm.elmo.parameters():  # states of a useful size, which the few averages of variances reach
@@ -164,6 +165,7 @@ def data(tmp_path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_command_repeats_exactly_and_scores_each_variant(folder, data, tmp_path):
     flags = ["--model_name_or_path", str(folder), "--data_dir", str(data), "--max_train_samples", "30"]
     flags += ["--num_train_epochs", "2", "--without", *ulmfit.VARIANTS]

@@ -41,6 +41,7 @@ def test_a_run_told_to_stop_saves_and_goes_on_to_the_same_bits(flags, tmp_path, 
     assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_workers_let_a_run_that_is_told_to_stop_with_them_save_and_go_on(flags, tmp_path, monkeypatch, capfd):
     argv = [*flags, "--output_dir", str(tmp_path / "out")]
     update = loop._Training.update

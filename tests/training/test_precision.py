@@ -155,7 +155,7 @@ def test_all_records_of_a_run_have_the_precision_that_it_computed_in(flags, tmp_
     assert "mixed_precision: bf16" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("seeds", [1, 2])
+@pytest.mark.parametrize("seeds", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("first", "then", "kept"), [(T4, A100, NO), (A100, T4, BF16)])
 def test_a_run_goes_on_in_its_precision_on_another_device(
     flags, tmp_path, on_gpu, monkeypatch, first, then, kept, seeds

@@ -213,6 +213,7 @@ def test_of_several_seeds_the_best_goes_up_alone(hub, flags, tmp_path):
     assert not [name for name, content in files.items() if str(tmp_path).encode() in content]
 
 
+@pytest.mark.slow
 def test_the_guides_upload_of_a_named_run_is_what_the_run_would_push(hub, flags, tmp_path):
     assert flags.pop() == "--push_to_hub"
     run_glue.main([*flags, "--hub_model_id", "me/bert-rte", "--save_steps", "1", "--save_outputs", "--seeds", "2"])

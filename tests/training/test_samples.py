@@ -99,6 +99,7 @@ def test_each_part_of_mnli_says_how_much_of_it_was_scored(train, tmp_path):
     assert "accuracy_mm" not in card.text.split("Compared with the systems of")[1]
 
 
+@pytest.mark.slow
 def test_seeds_and_their_spread_say_so_too(train, tmp_path):
     _, record, card = train(run_glue, *data_of(run_glue, tmp_path), *LIMITS, "--seeds", "2")
     assert record["eval_samples"] == 3 and not [name for name in record if name.startswith("eval_samples_mean")]

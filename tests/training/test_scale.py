@@ -168,6 +168,7 @@ def test_everything_at_once_on_two_processes_gives_the_results_of_one(flags, tmp
     assert_same(tmp_path / "two", tmp_path / "one", score=1e-3, weight=1e-2)
 
 
+@pytest.mark.slow
 def test_dropout_draws_by_the_micro_batch_whichever_process_computes_it(flags, tmp_path):
     write_model(tmp_path, hidden_dropout_prob=0.3)
     for name in ("two", "again"):
