@@ -233,47 +233,6 @@ def classify(
     return build
 
 
-def evaluate(model: PreTrainedModel, sequences: list[torch.Tensor], by_length: bool, batch_size: int) -> torch.Tensor:
-    """(sequences, C) logits in the order of `sequences`; with `by_length`, the shortest are computed first."""
-    order = list(range(len(sequences)))
-    if by_length:
-        order.sort(key=lambda index: len(sequences[index]))
-    chunks = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-    batches = [on(model.device, pad([sequences[index] for index in chunk])) for chunk in chunks]
-    logits = torch.cat([model(**batch).logits for batch in batches])
-    return torch.empty_like(logits).index_copy_(0, torch.tensor(order, device=model.device), logits)
-
-
-def evaluate_set(side_name: str, side_sorted: bool, baseline_name: str, baseline_sorted: bool) -> Build:
-    """Computes logits of an evaluation set, in its order or sorted by length."""
-
-    def build(precision: str, baseline_precision: str, tiny: bool, device: torch.device) -> Contest:
-        size, count = (5, 11) if tiny else (BATCH_SIZE, BATCHES * BATCH_SIZE)
-        sequences = draw_sequences(draw_lengths("sst2-dev", count), tiny)
-        models = make_models("ForSequenceClassification", "small", tiny, dropout=0.0)
-
-        def side(name: str, by_length: bool, precision: str) -> Side:
-            model = models[name].eval().to(device, model_dtype(precision))
-
-            def run(index: int) -> torch.Tensor:
-                with inference(precision):
-                    return evaluate(model, sequences, by_length, size)
-
-            return Side(f"{name}, {'sorted' if by_length else 'random order'}", run, lambda: {"logits": run(0)})
-
-        flop = classifier_flop(models[OURS].config, pad(sequences))
-        return Contest(
-            side(side_name, side_sorted, precision),
-            side(baseline_name, baseline_sorted, baseline_precision),
-            f"{count} x sst2-dev in batches of {size}",
-            tolerance(precision, baseline_precision, device=device),
-            Need("products", lambda index: flop),
-            device,
-        )
-
-    return build
-
-
 # Training
 
 
@@ -454,7 +413,4 @@ ROWS: dict[str, tuple[str, Build]] = {
         "4 x 512, masked LM step",
         train_step("ForMaskedLM", make_masked_batches, masked_lm_flop, with_memory=True, setup=CHECKPOINTING),
     ),
-    "sorted": ("4 x 512, evaluation", evaluate_set(OURS, True, STOCK, False)),
-    "sorted-zoo": ("4 x 512, evaluation", evaluate_set(OURS, True, OURS, False)),
-    "sorted-transformers": ("4 x 512, evaluation", evaluate_set(STOCK, True, STOCK, False)),
 }

@@ -228,44 +228,6 @@ def embed_batches(
     return build
 
 
-def embed_sorted(size: str) -> Build:
-    """`ElmoModel.embed`, which sorts by length, against the same model on batches in the original order.
-
-    Both read words, and both work in the same precision, whatever the setting says about the baseline.
-    """
-
-    def build(precision: str, _: str, tiny: bool, device: torch.device) -> Contest:
-        batch_size, count = (3, 8) if tiny else (BATCH_SIZE, 4 * BATCH_SIZE)
-        config, sentences = make_config(size, tiny), Text(tiny).sentences(count)
-        model = make_models(ElmoModel, PlainElmo, config, device)[OURS].eval().to(model_dtype(precision))
-
-        def in_order() -> list[torch.Tensor]:
-            rows = []
-            for start in range(0, count, batch_size):
-                batch = sentences[start : start + batch_size]
-                mix = model(**on(device, tokenize(batch))).last_hidden_state
-                rows += [row[: len(words)] for row, words in zip(mix, batch, strict=True)]
-            return rows
-
-        def side(name: str, embed: Callable[[], list[torch.Tensor]]) -> Side:
-            def run(index: int) -> torch.Tensor:
-                with inference(precision):
-                    return torch.cat(embed())
-
-            return Side(f"{OURS}, {name}", run, check=lambda: {"mix": run(0)})
-
-        return Contest(
-            side("embed", lambda: model.embed(sentences, batch_size=2 * batch_size)),
-            side("in the order given", in_order),
-            f"{count} sentences, {2 * batch_size} at once : {batch_size}",
-            tolerance(precision, device=device),
-            Need("products", lambda index: flop(config, sentences)),
-            device,
-        )
-
-    return build
-
-
 def embed_language(size: str) -> Build:
     """A model of a language (ELMoForManyLangs), which has vectors of words, against one of bytes of the same sizes.
 
@@ -441,7 +403,6 @@ ROWS: dict[str, tuple[str, Build]] = {
     "elmo-small": ("ELMo small, inference", embed_batches("small")),
     "elmo-sentence": ("ELMo, one sentence", embed_batches("full", batch_size=1, length=20)),
     "elmo-sentence-small": ("ELMo small, one sentence", embed_batches("small", batch_size=1, length=20)),
-    "elmo-sorted": ("ELMo, embed", embed_sorted("full")),
     "elmo-language": ("ELMo of a language, embed", embed_language("full")),
     "elmo-training": ("ELMo, training step", train("full")),
     "elmo-training-small": ("ELMo small, training step", train("small")),

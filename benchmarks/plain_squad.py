@@ -3,10 +3,10 @@
 It follows the same rules, but is not its code. Each question is tokenised together with its context, which the
 tokenizer cuts into windows. Python loops find the tokens of the answer in each window and, with a model's scores, the
 best spans. As in the example, only the best starts of a window are combined with its best ends, so a better span of
-other starts and ends can be missed. `all_pairs` combines every start with every end.
+other starts and ends can be missed.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -19,11 +19,9 @@ Batch = dict[str, list]  # columns
 # Windows
 
 
-def train_features(
-    examples: Batch, tokenizer: PreTrainedTokenizerBase, max_length: int, stride: int, pad: bool
-) -> Batch:
+def train_features(examples: Batch, tokenizer: PreTrainedTokenizerBase, max_length: int, stride: int) -> Batch:
     """The windows of a batch of questions, with the first answer's start_positions and end_positions."""
-    features = _encode(examples, tokenizer, max_length, stride, pad)
+    features = _encode(examples, tokenizer, max_length, stride)
     questions, offsets = features.pop("overflow_to_sample_mapping"), features.pop("offset_mapping")
     starts, ends = [], []
     for window, question in enumerate(questions):
@@ -35,11 +33,9 @@ def train_features(
     return dict(features) | {"start_positions": starts, "end_positions": ends}
 
 
-def validation_features(
-    examples: Batch, tokenizer: PreTrainedTokenizerBase, max_length: int, stride: int, pad: bool
-) -> Batch:
+def validation_features(examples: Batch, tokenizer: PreTrainedTokenizerBase, max_length: int, stride: int) -> Batch:
     """The windows of a batch of questions, with the question's id and, in the context, each token's characters."""
-    features = _encode(examples, tokenizer, max_length, stride, pad)
+    features = _encode(examples, tokenizer, max_length, stride)
     names = [examples["id"][question] for question in features.pop("overflow_to_sample_mapping")]
     offsets = []
     for window, spans in enumerate(features.pop("offset_mapping")):
@@ -48,7 +44,7 @@ def validation_features(
     return dict(features) | {"example_id": names, "offset_mapping": offsets}
 
 
-def _encode(examples: Batch, tokenizer: PreTrainedTokenizerBase, max_length: int, stride: int, pad: bool):
+def _encode(examples: Batch, tokenizer: PreTrainedTokenizerBase, max_length: int, stride: int):
     return tokenizer(
         [question.lstrip() for question in examples["question"]],
         examples["context"],
@@ -57,7 +53,6 @@ def _encode(examples: Batch, tokenizer: PreTrainedTokenizerBase, max_length: int
         stride=stride,
         return_overflowing_tokens=True,
         return_offsets_mapping=True,
-        padding="max_length" if pad else False,
     )
 
 
@@ -84,10 +79,6 @@ def _answer(answers: dict, offsets: list, sides: list, null: int) -> tuple[int, 
 # Answers
 
 
-Best = Callable[[np.ndarray, np.ndarray, list, int, int], list[dict]]  # the best spans of one window
-Answered = tuple[dict[str, str], dict[str, list[dict]]]  # by id: the answer, and the n best
-
-
 def best_of_best(starts: np.ndarray, ends: np.ndarray, offsets: list, n: int, longest: int) -> list[dict]:
     """The spans of at most `longest` tokens from the `n` best starts to the `n` best ends."""
     spans = []
@@ -99,16 +90,6 @@ def best_of_best(starts: np.ndarray, ends: np.ndarray, offsets: list, n: int, lo
             if start <= end < start + longest:
                 spans.append(_span(starts, ends, offsets, start, end))
     return spans
-
-
-def all_pairs(starts: np.ndarray, ends: np.ndarray, offsets: list, n: int, longest: int) -> list[dict]:
-    """The `n` best spans of at most `longest` tokens, found among all of them."""
-    spans = []
-    for start, span in enumerate(offsets):
-        for end in range(start, min(start + longest, len(offsets))):
-            if span is not None and offsets[end] is not None:
-                spans.append(_span(starts, ends, offsets, start, end))
-    return sorted(spans, key=lambda span: span["score"], reverse=True)[:n]
 
 
 def _span(starts: np.ndarray, ends: np.ndarray, offsets: list, start: int, end: int) -> dict:
@@ -124,40 +105,33 @@ def find_answers(
     examples: Iterable[dict],
     features: Sequence[dict],
     logits: tuple[Sequence[np.ndarray], Sequence[np.ndarray]],
-    best: Best,
-    distinct: bool,
     n: int = 20,
     longest: int = 30,
-) -> Answered:
+) -> dict[str, str]:
     """The answers to all questions from the scores of their windows, which are the rows of `validation_features`.
 
-    Equal texts from several places stand in the n best more than once, unless they are to be `distinct`.
+    As in the example, the n best of each question get their texts and probabilities, too.
     """
     windows: dict[str, list[int]] = {}
     for window, feature in enumerate(features):
         windows.setdefault(feature["example_id"], []).append(window)
-    predictions, nbest = {}, {}
+    predictions = {}
     for example in examples:
         spans = []
         for window in windows[example["id"]]:
             offsets = features[window]["offset_mapping"]
-            spans += best(logits[0][window], logits[1][window], offsets, n, longest)
-        entries = _entries(spans, example["context"], n, distinct)
-        predictions[example["id"]], nbest[example["id"]] = entries[0]["text"], entries
-    return predictions, nbest
+            spans += best_of_best(logits[0][window], logits[1][window], offsets, n, longest)
+        predictions[example["id"]] = _entries(spans, example["context"], n)[0]["text"]
+    return predictions
 
 
-def _entries(spans: list[dict], context: str, n: int, distinct: bool) -> list[dict]:
+def _entries(spans: list[dict], context: str, n: int) -> list[dict]:
     """The `n` best with their texts and probabilities, as numbers that JSON knows."""
-    chosen: list[tuple[str, dict]] = []
-    for span in sorted(spans, key=lambda span: span["score"], reverse=True):
-        text = context[slice(*span["offsets"])]
-        if len(chosen) < n and not (distinct and any(text == other for other, _ in chosen)):
-            chosen.append((text, span))
-    scores = np.array([span["score"] for _, span in chosen])
+    chosen = sorted(spans, key=lambda span: span["score"], reverse=True)[:n]
+    scores = np.array([span["score"] for span in chosen])
     weights = np.exp(scores - scores.max())
     return [
-        {"text": text, "probability": float(share)}
+        {"text": context[slice(*span["offsets"])], "probability": float(share)}
         | {name: float(span[name]) for name in ("start_logit", "end_logit")}
-        for (text, span), share in zip(chosen, weights / weights.sum(), strict=True)
+        for span, share in zip(chosen, weights / weights.sum(), strict=True)
     ]

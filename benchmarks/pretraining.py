@@ -4,8 +4,7 @@
 
 `collators` compares how fast batches are made from prepared text. `training` compares whole loops, data included:
 run_pretraining.py against Trainer, which is used as in run_mlm.py and run_clm.py (plain_pretraining.py). Each loop has
-a process and a thread of its own. transformers has no biLM, so those rows have no baseline. `gpu` trains models of the
-published sizes on one GPU. Without a GPU, it prints "unmeasured" and the commands.
+a process and a thread of its own. transformers has no biLM to compare with.
 """
 
 import argparse
@@ -13,11 +12,10 @@ import contextlib
 import io
 import json
 import os
-import shlex
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from unittest.mock import patch
@@ -35,7 +33,6 @@ from elmo_gpt_bert.tasks.pretraining.objective import Objective
 from elmo_gpt_bert.training import runs
 from elmo_gpt_bert.training.batches import IGNORED, count_real_tokens
 from elmo_gpt_bert.training.loop import Trained
-from elmo_gpt_bert.training.output_folder import LOG
 
 from . import elmo, plain_pretraining
 from .measure import Contest, Outputs, Side, assert_equal, in_new_process, parse_tables, take_turns, timed
@@ -77,13 +74,10 @@ JOBS = {
     "full": {
         "masked": Job(read_config("bert/mini.json"), 32, 128, updates=10),
         "causal": Job(read_config("gpt/mini.json"), 32, 128, updates=10),
-        "bilm": Job({"model_type": "elmo", **elmo.SIZES["small"]}, 128, 20, updates=4),
-        "bilm-released": Job({"model_type": "elmo", **elmo.SIZES["full"]}, 128, 20, updates=2),
     },
     "tiny": {
         "masked": Job({"model_type": "bert", **TINY_BERT}, 3, 19, updates=2),
         "causal": Job({"model_type": "openai-gpt", **TINY_GPT}, 3, 19, updates=2),
-        "bilm": Job({"model_type": "elmo", **elmo.SIZES["tiny"], "num_sampled": 13}, 3, 4, updates=2),
     },
 }
 
@@ -135,12 +129,8 @@ class Prepared:
     def is_masked(self) -> bool:
         return self.job.config["model_type"] == "bert"
 
-    @property
-    def has_baseline(self) -> bool:
-        return self.job.config["model_type"] != "elmo"
-
     def objective(self, shuffle: bool = True) -> Objective:
-        """What run_pretraining.py trains on, for a model with a baseline."""
+        """What run_pretraining.py trains on."""
         corpus = Corpus.open(self.folder / "corpus")
         if self.is_masked:
             vocabulary = Vocabulary.of(self.tokenizer)
@@ -182,23 +172,18 @@ class Result:
     row: str
     work: str
     rate: float
-    baseline_rate: float | None = None
-    cpu_ratios: tuple[float, ...] = ()
-    wall_ratios: tuple[float, ...] = ()
+    baseline_rate: float
+    cpu_ratios: tuple[float, ...]
+    wall_ratios: tuple[float, ...]
     peak_mb: float | None = None
     baseline_peak_mb: float | None = None
 
     def cells(self) -> list[str]:
-        def pair(ours: float | None, theirs: float | None) -> str:
-            return "" if ours is None else f"{ours:,.0f}" if theirs is None else f"{ours:,.0f} : {theirs:,.0f}"
-
-        compared = "zoo" if self.baseline_rate is None else "zoo : transformers"
-        cells = [self.row, self.work, compared, pair(self.rate, self.baseline_rate)]
-        if not self.cpu_ratios:
-            return [*cells, "", "", pair(self.peak_mb, self.baseline_peak_mb)]
+        cells = [self.row, self.work, "zoo : transformers", f"{self.rate:,.0f} : {self.baseline_rate:,.0f}"]
         median, lowest, highest = statistics.median(self.cpu_ratios), min(self.cpu_ratios), max(self.cpu_ratios)
         ratios = [f"**{median:.2f}** ({lowest:.2f} - {highest:.2f})", f"{statistics.median(self.wall_ratios):.2f}"]
-        return [*cells, *ratios, pair(self.peak_mb, self.baseline_peak_mb)]
+        peaks = "" if self.peak_mb is None else f"{self.peak_mb:,.0f} : {self.baseline_peak_mb:,.0f}"
+        return [*cells, *ratios, peaks]
 
 
 HEADER = ["row", "on", "compared", "tokens / CPU second", "CPU time ratio", "wall", "peak MB"]
@@ -261,30 +246,27 @@ def masked_shares(batches: list[Outputs], mask: int) -> Outputs:
 def compare_training(prepared: Prepared, pairs: int) -> Result:
     """Whole loops, each in a new process. Which side goes first alternates."""
     job = prepared.job
+    arguments = (prepared.model, prepared.rows, prepared.is_masked, job.batch_size, job.updates)
     sides: dict[str, Callable[[], tuple[tuple[float, float], float]]] = {
-        "zoo": partial(in_new_process, train_zoo, prepared.flags(job.updates))
+        "zoo": partial(in_new_process, train_zoo, prepared.flags(job.updates)),
+        "transformers": partial(in_new_process, plain_pretraining.train, *arguments, prepared.folder / "trainer"),
     }
-    if prepared.has_baseline:
-        arguments = (prepared.model, prepared.rows, prepared.is_masked, job.batch_size, job.updates)
-        output = prepared.folder / "trainer"
-        sides["transformers"] = partial(in_new_process, plain_pretraining.train, *arguments, output)
     measured = {side: [] for side in sides}
     for pair in range(pairs):
         for side in sorted(sides, reverse=pair % 2 == 0):
             (cpu, wall), peak = sides[side]()
             measured[side].append((cpu, wall, peak))
     cpu, wall, peaks = zip(*measured["zoo"], strict=True)
-    tokens = job.updates * job.batch_size * job.length
-    rate = prepared.filled * tokens / statistics.median(cpu)
-    result = Result(prepared.name, prepared.describe(job.batch_size), rate, peak_mb=max(peaks))
-    if not prepared.has_baseline:
-        return result
     baseline_cpu, baseline_wall, baseline_peaks = zip(*measured["transformers"], strict=True)
-    return replace(
-        result,
-        baseline_rate=tokens / statistics.median(baseline_cpu),
+    tokens = job.updates * job.batch_size * job.length
+    return Result(
+        prepared.name,
+        prepared.describe(job.batch_size),
+        prepared.filled * tokens / statistics.median(cpu),
+        tokens / statistics.median(baseline_cpu),
         cpu_ratios=tuple(prepared.filled * theirs / ours for ours, theirs in zip(cpu, baseline_cpu, strict=True)),
         wall_ratios=tuple(prepared.filled * theirs / ours for ours, theirs in zip(wall, baseline_wall, strict=True)),
+        peak_mb=max(peaks),
         baseline_peak_mb=max(baseline_peaks),
     )
 
@@ -301,45 +283,6 @@ def train_zoo(flags: list[str]) -> tuple[float, float]:
     with contextlib.redirect_stdout(io.StringIO()), patch.object(runs, "train", timed_train):
         run_pretraining.main(flags)
     return seconds[0]
-
-
-# One GPU
-
-
-GPU_FLAGS = ["--mixed_precision", "bf16", "--dataloader_num_workers", "8", "--max_steps", "300"]
-GPU_FLAGS += ["--validation_split_percentage", "0", "--save_strategy", "no"]
-GPU_ROWS = {
-    "bert-base": ["configs/bert/base.json", "--max_seq_length", "128", "--per_device_train_batch_size", "256"],
-    "gpt-117m": ["configs/gpt/base.json", "--max_seq_length", "512", "--per_device_train_batch_size", "64"],
-}
-GPU_HEADER = ["row", "command", "tokens / second", "peak MB of the GPU"]
-
-
-def gpu_flags(row: str, text: str, output: str) -> list[str]:
-    flags = ["--model_name_or_path", *GPU_ROWS[row], *GPU_FLAGS]
-    return [*flags, "--train_file", text, "--output_dir", output]
-
-
-def measure_on_gpu(row: str, text: Path, folder: Path) -> list[str]:
-    """The line of the table; "unmeasured" without a GPU."""
-    command = f"`python run_pretraining.py {shlex.join(gpu_flags(row, 'TEXT', 'OUT'))}`"
-    if not torch.cuda.is_available():
-        return [row, command, "unmeasured", ""]
-    (rate, memory), _ = in_new_process(speed_of_run, gpu_flags(row, str(text), str(folder / row)))
-    return [row, command, f"{rate:,.0f}", f"{memory:,.0f}"]
-
-
-def speed_of_run(flags: list[str]) -> tuple[float, float]:
-    """(tokens per second, peak memory of the GPU in MB) of run_pretraining.py.
-
-    The first is the median over the lines of the log but for the first, which counts the start, too.
-    """
-    with contextlib.redirect_stdout(io.StringIO()):
-        run_pretraining.main(flags)
-    log = Path(flags[flags.index("--output_dir") + 1], LOG)
-    _, *lines = map(json.loads, log.read_text(encoding="utf-8").splitlines())
-    rate = statistics.median(line["tokens_per_second"] for line in lines)
-    return rate, torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else 0.0
 
 
 # The command
@@ -368,13 +311,8 @@ class Bench:
         for name in JOBS[self.size]:
             yield compare_training(self.prepare(name), self.pairs).cells()
 
-    def gpu(self) -> Iterator[list[str]]:
-        yield GPU_HEADER
-        for row in GPU_ROWS:
-            yield measure_on_gpu(row, self.text, self.folder)
 
-
-TABLES = {"collators": Bench.collators, "training": Bench.training, "gpu": Bench.gpu}
+TABLES = {"collators": Bench.collators, "training": Bench.training}
 
 
 def main(argv: list[str] | None = None) -> dict[str, list[list[str]]]:

@@ -3,8 +3,8 @@
     python -m benchmarks.scripts [TABLE ...] [--data_dir GLUE_FOLDERS] [--json FILE]
 
 `by-length` runs the zoo's and transformers' model in turns, on batches of similar lengths, as in all recipes.
-`random-order` is the same without --group_by_length. `scaling` runs one process and several on the same global batch.
-Each run is a new command, started as a user starts it, with one thread per process.
+`random-order` is the same without --group_by_length. Each run is a
+new command, started as a user starts it, with one thread.
 """
 
 import argparse
@@ -25,7 +25,6 @@ from .reporting import describe_machine, markdown, print_head, print_machine, wr
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ["start", "load", "tokenize", "train", "eval", "save"]
-BATCH = 128  # of all processes together; with a smaller one, the exchange of gradients dominates
 Record = dict[str, float]  # the numbers of metrics.json, and the seconds of the whole command
 
 FULL = ["--model_name_or_path", "configs/bert/small.json", "--max_train_samples", "3200", "--learning_rate", "1e-4"]
@@ -83,12 +82,6 @@ class Launch:
         return timed_run(flags, self.launcher, device)
 
 
-def torchrun(processes: int) -> list[str]:
-    """What starts so many processes; for a single one, the interpreter alone."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
-    return [sys.executable, *(launcher if processes > 1 else [])]
-
-
 def implementations(flags: list[str], pairs: int, by_length: bool) -> list[list[str]]:
     """Rows of (part of the run, seconds of zoo : transformers, ratio), from runs in turns."""
     sides: dict[str, list[Record]] = {"zoo": [], "transformers": []}
@@ -108,34 +101,9 @@ def implementations(flags: list[str], pairs: int, by_length: bool) -> list[list[
     return [*rows, ["dev accuracy", accuracy, ""]]
 
 
-def scaling(flags: list[str], rounds: int) -> list[list[str]]:
-    """Rows of (processes, batch, seconds of training, speed-up, losses), for one global batch without dropout."""
-    rows = [["processes", "batch of each", "training, seconds", "speed-up", "dev loss", "train loss"]]
-    counts = [count for count in (1, 2, 4, 8) if count <= (os.cpu_count() or 1)]
-    records: dict[int, list[Record]] = {count: [] for count in counts}
-    with tempfile.TemporaryDirectory() as folder:
-        config = json.loads(Path(ROOT, flags[1]).read_text(encoding="utf-8"))
-        config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-        without_dropout = Path(folder, "config.json")
-        without_dropout.write_text(json.dumps(config), encoding="utf-8")
-        model = ["--model_name_or_path", str(without_dropout)]
-        for _ in range(rounds):
-            for count in counts:
-                batches = ["--per_device_train_batch_size", str(BATCH // count), "--group_by_length", "True"]
-                records[count].append(timed_run([*RECIPE, *batches, *flags, *model], torchrun(count)))
-    for count in counts:
-        pairs = zip(records[1], records[count], strict=True)
-        speed_up = statistics.median(one["train_runtime"] / several["train_runtime"] for one, several in pairs)
-        seconds = statistics.median(record["train_runtime"] for record in records[count])
-        losses = [f"{records[count][0][name]:.6f}" for name in ("eval_loss", "train_loss")]
-        rows.append([str(count), str(BATCH // count), f"{seconds:.1f}", f"**{speed_up:.2f}**", *losses])
-    return rows
-
-
 TABLES = {
     "by-length": partial(implementations, by_length=True),
     "random-order": partial(implementations, by_length=False),
-    "scaling": scaling,
 }
 
 

@@ -1,16 +1,10 @@
-"""Times what run_squad.py does before and after the model, and prints Markdown tables.
+"""Times what run_squad.py does before and after the model, and prints a Markdown table.
 
     python -m benchmarks.squad [ROW ...] [--data_dir FOLDER] [--tokenizer_name vocab.txt] [--questions N] [--json FILE]
 
 The baseline works like transformers' example run_qa.py (plain_squad.py). `windows-...` makes the windows for training
-and evaluation, `answers` finds the best spans by a model's scores, and `answers-n-best` also makes our n best of each
-question; the baseline always makes its own. In rows called `...-map`, the baseline does all that the example does:
-features are padded to the full length, made by datasets.map, and kept in its data set. In other rows, it makes plain
-lists without padding. `answers-all-pairs` compares with a loop over every start and every end.
-The scores are random, and high at the right answer.
-
-A second table shows the scores of a model that knows all answers: how many questions a span of one window can answer,
-and why others cannot be answered.
+and evaluation. It does not pad them and needs no datasets.map, which would take the baseline longer. `answers` finds
+the best spans by a model's scores, which are random, and high at the right answer.
 """
 
 import argparse
@@ -18,12 +12,10 @@ import csv
 import gc
 import os
 import random
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from operator import itemgetter
 from pathlib import Path
 
 import datasets
@@ -32,7 +24,6 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from elmo_gpt_bert.metrics.squad_scores import normalize_answer, squad1_scores
 from elmo_gpt_bert.tasks.squad.answering import find_answers
 from elmo_gpt_bert.tasks.squad.data import read_folder
 from elmo_gpt_bert.tasks.squad.features import Windows, include_marks, make_windows
@@ -48,10 +39,8 @@ from .scripts import ROOT
 
 MAX_LENGTH, STRIDE, LONGEST = 384, 128, 30  # tokens, as published
 BATCH = 1000  # questions in a call of datasets.map
-PAIRED = 300  # questions in the row with all pairs
 SAMPLE = 200  # questions in the sample
 Logits = dict[str, list[np.ndarray]]  # one array per window
-REASONS = ["in no single window", f"longer than {LONGEST} tokens", "inside a token"]
 
 
 # Data
@@ -147,20 +136,10 @@ def flatten(columns: dict[str, list]) -> Outputs:
     return numbers
 
 
-def answer_numbers(predictions: dict[str, str], nbest: dict[str, list[dict]] | None = None) -> Outputs:
-    """The characters of ids and answers and, with `nbest`, the n best answers with probabilities and scores."""
-    numbers = {"answers": text_numbers([*predictions, *predictions.values()])}
-    if nbest is not None:
-        entries = list(chain.from_iterable(nbest.values()))
-        numbers["lengths of n best"] = torch.tensor(list(map(len, nbest.values())))
-        numbers["n best"] = text_numbers([entry["text"] for entry in entries])
-        for name in ("probability", "start_logit", "end_logit"):
-            numbers[name] = torch.tensor([entry[name] for entry in entries])
-    return numbers
-
-
-def text_numbers(texts: list[str]) -> torch.Tensor:
-    return torch.tensor([ord(character) for character in "\0".join(texts)])
+def answer_numbers(predictions: dict[str, str]) -> Outputs:
+    """The characters of ids and answers."""
+    texts = "\0".join([*predictions, *predictions.values()])
+    return {"answers": torch.tensor([ord(character) for character in texts])}
 
 
 # Rows
@@ -173,9 +152,6 @@ class Work:
     examples: Dataset
     tokenizer: PreTrainedTokenizerBase
 
-    def head(self, questions: int) -> "Work":
-        return Work(self.examples.select(range(min(questions, len(self.examples)))), self.tokenizer)
-
     def describe(self, windows: Windows) -> str:
         return f"{len(self.examples):,} questions, {len(windows.question):,} windows"
 
@@ -183,84 +159,48 @@ class Work:
         return make_windows(self.examples, self.tokenizer, MAX_LENGTH, STRIDE, train=train)
 
     def lists(self, train: bool) -> dict[str, list]:
-        """The example's features without padding, from a call of its function for each batch."""
-        make, columns = self._function(train, pad=False), {}
+        """The example's features, from a call of its function for each batch."""
+        function, columns = plain_squad.train_features if train else plain_squad.validation_features, {}
         for begin in range(0, len(self.examples), BATCH):
-            for name, rows in make(self.examples[begin : begin + BATCH]).items():
+            batch = self.examples[begin : begin + BATCH]
+            for name, rows in function(batch, self.tokenizer, MAX_LENGTH, STRIDE).items():
                 columns.setdefault(name, []).extend(rows)
         return columns
 
-    def mapped(self, train: bool) -> Dataset:
-        """The example's features as it makes them: by datasets.map and with padding, its default."""
-        make, names = self._function(train, pad=True), self.examples.column_names
-        return self.examples.map(make, batched=True, remove_columns=names, load_from_cache_file=False)
 
-    def _function(self, train: bool, pad: bool) -> Callable[[dict[str, list]], dict[str, list]]:
-        function = plain_squad.train_features if train else plain_squad.validation_features
-        return partial(function, tokenizer=self.tokenizer, max_length=MAX_LENGTH, stride=STRIDE, pad=pad)
-
-
-def windows_row(work: Work, train: bool, mapped: bool) -> Contest:
-    make = partial(work.mapped if mapped else work.lists, train)
-
-    def check() -> Outputs:
-        features = make()
-        return feature_numbers(features[:] if mapped else features, work.examples)
-
+def windows_row(work: Work, train: bool) -> Contest:
     return Contest(
         Side("zoo", lambda _: work.windows(train), lambda: window_numbers(work.windows(train), train)),
-        Side("run_qa, mapped" if mapped else "run_qa", lambda _: make(), check),
+        Side("run_qa", lambda _: work.lists(train), lambda: feature_numbers(work.lists(train), work.examples)),
         work.describe(work.windows(train)),
         tolerance=0.0,
     )
 
 
-def answers_row(work: Work, mapped: bool = False, pairs: bool = False, nbest: bool = False) -> Contest:
-    """Ours are without the n best unless `pairs` or `nbest` is set, as evaluation needs them.
-
-    Only answers are compared with the example's: its n best repeat equal texts and lack some spans.
-    """
+def answers_row(work: Work) -> Contest:
+    """Ours are without the n best, as evaluation needs them; the example always makes its own."""
     windows, logits = work.windows(train=False), make_logits(work.windows(train=True))
-    features = work.mapped(train=False) if mapped else list_rows(work.lists(train=False))
-    examples = work.examples if mapped else work.examples.to_list()
-    scores = tuple(pad(values) if mapped else values for values in logits.values())
-    best = plain_squad.all_pairs if pairs else plain_squad.best_of_best
+    columns, examples = work.lists(train=False), work.examples.to_list()
+    features = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    def ours() -> plain_squad.Answered:
-        answers = find_answers(work.examples, windows, logits, max_answer_length=LONGEST)
-        return answers.predictions, answers.nbest if nbest or pairs else {}
+    def ours() -> dict[str, str]:
+        return find_answers(work.examples, windows, logits, max_answer_length=LONGEST).predictions
 
-    def theirs() -> plain_squad.Answered:
-        return plain_squad.find_answers(examples, features, scores, best, pairs, longest=LONGEST)
+    def theirs() -> dict[str, str]:
+        return plain_squad.find_answers(examples, features, tuple(logits.values()), longest=LONGEST)
 
-    name = "all pairs" if pairs else "run_qa, mapped" if mapped else "run_qa"
-    compared = slice(None if pairs else 1)  # predictions only, or also the n best
     return Contest(
-        Side("zoo", lambda _: ours(), lambda: answer_numbers(*ours()[compared])),
-        Side(name, lambda _: theirs(), lambda: answer_numbers(*theirs()[compared])),
+        Side("zoo", lambda _: ours(), lambda: answer_numbers(ours())),
+        Side("run_qa", lambda _: theirs(), lambda: answer_numbers(theirs())),
         work.describe(windows),
-        tolerance=1e-6 if pairs else 0.0,  # the two sides sum probabilities in different orders
+        tolerance=0.0,
     )
 
 
-def pad(logits: list[np.ndarray]) -> list[np.ndarray]:
-    """A model's scores of padded windows: low scores at padding."""
-    return [np.pad(values, (0, MAX_LENGTH - len(values)), constant_values=-20) for values in logits]
-
-
-def list_rows(columns: dict[str, list]) -> list[dict]:
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
 ROWS: dict[str, Callable[[Work], Contest]] = {
-    "windows-train": partial(windows_row, train=True, mapped=False),
-    "windows-train-map": partial(windows_row, train=True, mapped=True),
-    "windows-validation": partial(windows_row, train=False, mapped=False),
-    "windows-validation-map": partial(windows_row, train=False, mapped=True),
+    "windows-train": partial(windows_row, train=True),
+    "windows-validation": partial(windows_row, train=False),
     "answers": answers_row,
-    "answers-map": partial(answers_row, mapped=True),
-    "answers-n-best": partial(answers_row, nbest=True),
-    "answers-all-pairs": lambda work: answers_row(work.head(PAIRED), pairs=True),
 }
 HEADER = ["row", "on", "compared", "CPU seconds", "CPU time ratio", "wall"]
 
@@ -289,55 +229,6 @@ def table_line(result: dict[str, object]) -> list[str]:
     ]
 
 
-# Oracle
-
-
-def oracle(work: Work) -> dict[str, float]:
-    """The scores of a model that always predicts a right span, and how many questions have none, by REASONS.
-
-    A span is right if it equals an answer for the metric. If there is none, the model predicts the tokens that come
-    nearest to an answer.
-    """
-    windows = work.windows(train=False)
-    lengths = map(len, windows.features["input_ids"][:])
-    zeros = [np.zeros(length, dtype=np.float32) for length in lengths]
-    logits = {"start_logits": zeros, "end_logits": [values.copy() for values in zeros]}
-    best: dict[int, tuple] = {}  # (how near it comes, window, first and last column)
-    contexts, answers = work.examples["context"][:], work.examples["answers"][:]
-    for window, question in enumerate(windows.question.tolist()):
-        spans = spans_of(answers[question], contexts[question], windows, window)
-        best[question] = max([best.get(question, (-1,)), *spans], key=itemgetter(0))
-    for _, *span in best.values():
-        if span:
-            window, *columns = span
-            for values, column in zip(logits.values(), columns, strict=True):
-                values[window][column] = 100.0
-    predicted = find_answers(work.examples, windows, logits, max_answer_length=LONGEST)
-    references = {name: answer["text"] for name, answer in zip(work.examples["id"], answers, strict=True)}
-    scores = squad1_scores(predicted.predictions, references)
-    reasons = Counter(REASONS[max(nearness, 0)] for nearness, *_ in best.values() if nearness < len(REASONS))
-    return {"questions": len(work.examples)} | scores | {reason: reasons[reason] for reason in REASONS}
-
-
-def spans_of(answers: dict, context: str, windows: Windows, window: int) -> Iterator[tuple[int, int, int, int]]:
-    """(nearness, window, first column, last column) of each answer; nearness is an index of REASONS, or 3 if right."""
-    first, tokens, column = windows.first[window], windows.tokens[window], windows.column[window]
-    spans = windows.spans[first : first + tokens]
-    for text, start in zip(answers["text"], answers["answer_start"], strict=True):
-        begin, end = start + len(text) - len(text.lstrip()), start + len(text.rstrip())
-        inside = np.flatnonzero((spans[:, 1] > begin) & (spans[:, 0] < end))
-        if not len(inside):
-            continue
-        covered = context[spans[inside[0], 0] : spans[inside[-1], 1]]
-        if spans[inside[0], 0] > begin or spans[inside[-1], 1] < end:
-            nearness = 0
-        elif len(inside) > LONGEST:
-            nearness = 1
-        else:
-            nearness = 3 if normalize_answer(covered) == normalize_answer(text) else 2
-        yield nearness, window, column + inside[0], column + inside[-1]
-
-
 def main(argv: list[str] | None = None) -> dict[str, object]:
     parser = argparse.ArgumentParser("python -m benchmarks.squad", description=__doc__.splitlines()[0])
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"{', '.join(ROWS)}; all of them when none is named")
@@ -361,11 +252,7 @@ def main(argv: list[str] | None = None) -> dict[str, object]:
     for row in args.rows or ROWS:
         results.append(measure(row, work, args.pairs))
         print(markdown(table_line(results[-1])), flush=True)
-    scores = oracle(work)
-    cells = [f"{value:.2f}" if isinstance(value, float) else f"{value:,}" for value in scores.values()]
-    print_head(["oracle", *scores])
-    print(markdown(["", *cells]))
-    document = {"machine": machine, "results": results, "oracle": scores}
+    document = {"machine": machine, "results": results}
     write_json(args.json, document)
     return document
 

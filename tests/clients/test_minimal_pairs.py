@@ -16,14 +16,12 @@ from transformers import (
     GPT2LMHeadModel,
 )
 
-from benchmarks import minimal_pairs
 from elmo_gpt_bert.tasks.minimal_pairs import make_features, make_scorer, read_file
-from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.task import predict
 from modeling import ZooBertForMaskedLM, ZooGPTTokenizer
 from tests.clients.tiny_models import gpt_pair
 from tests.support.gpt_sample import merges, vocabulary
-from tests.support.pairs_sample import PAIRS, write_bert, write_bilm, write_gpt, write_pairs
+from tests.support.pairs_sample import PAIRS, write_bert, write_pairs
 
 
 SENTENCES = [sentence for pair in PAIRS for sentence in pair[:2]]
@@ -83,21 +81,3 @@ def test_masked_models_score_as_in_minicons(pll, tmp_path):
         expected = scorer.sequence_score(batch, PLL_metric=pll, reduction=total)
         assert len({round(score, 3) for score in expected}) == len(expected) - 1
         assert scores_of(AutoModelForMaskedLM, model, tokenizer, tmp_path, pll) == pytest.approx(expected, abs=1e-4)
-
-
-def test_the_benchmark_compares_equal_scores(tmp_path, capsys):
-    folders = [str(write(tmp_path)) for write in (write_gpt, write_bert)]
-    pairs = str(write_pairs(tmp_path / "pairs.jsonl"))
-    minimal_pairs.main([*folders, "--data_file", pairs, "--count", "2", "--turns", "2"])
-    rows = capsys.readouterr().out.splitlines()[-2:]
-    assert [row.split(" | ")[0] for row in rows] == ["| gpt", "| bert"]
-
-
-def test_mistakes_are_told_before_anything_is_scored(tmp_path, capsys):
-    bilm, data = str(write_bilm(tmp_path)), ["--data_file", str(write_pairs(tmp_path / "pairs.jsonl"))]
-    for flags, message in [(["--count", "1000"], "--count 1000: "), (["--turns", "0"], "must be positive")]:
-        with pytest.raises(SystemExit):
-            minimal_pairs.main([bilm, *data, *flags])
-        assert message in capsys.readouterr().err
-    with pytest.raises(InputError, match="minicons has no biLM: name a causal or a masked model"):
-        minimal_pairs.main([bilm, *data, "--count", "2"])

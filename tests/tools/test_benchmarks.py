@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import json
 import lzma
-import multiprocessing
 import operator
 import os
 import statistics
@@ -22,14 +21,14 @@ from transformers.cache_utils import DynamicLayer
 
 import modeling.bert.modeling_bert
 import run_glue
-from benchmarks import bert, elmo, gpt, gpu, growth, measure, precision, scripts, squad, start
+from benchmarks import bert, elmo, gpt, gpu, measure, precision, scripts, squad
 from benchmarks.__main__ import DEFAULT_SETTINGS, ROWS, main
 from benchmarks.measure import Contest, DifferentResults, Side
 from elmo_gpt_bert import starting
 from elmo_gpt_bert.tasks.squad.features import make_windows
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.runs import command as command_of_run
-from modeling import ElmoModel, ZooGPTLMHeadModel
+from modeling import ZooGPTLMHeadModel
 from modeling.elmo import modeling_elmo, modeling_elmo_characters
 from modeling.elmo.tokenization_elmo_spelling import CharacterSpelling
 from modeling.gpt import modeling_gpt, modeling_gpt_tasks
@@ -82,10 +81,7 @@ def test_every_row_runs_in_every_setting(row, setting):
     assert result.cpu_ms > 0 and result.baseline_cpu_ms > 0 and result.pairs == 2
 
 
-DIFFERENT = [row for row in bert.ROWS if row not in ("sorted-zoo", "sorted-transformers")]
-
-
-@pytest.mark.parametrize("row", [*DIFFERENT, "gpu-base-pairs", "gpu-large-mlm-128"])
+@pytest.mark.parametrize("row", [*bert.ROWS, "gpu-base-pairs", "gpu-large-mlm-128"])
 @pytest.mark.parametrize("setting", ["fp32", "bf16"])
 def test_a_row_stops_when_our_bert_computes_something_else(row, setting, monkeypatch):
     def without_norm(self, hidden_states, residual):
@@ -94,18 +90,6 @@ def test_a_row_stops_when_our_bert_computes_something_else(row, setting, monkeyp
     monkeypatch.setattr(modeling.bert.modeling_bert.ZooBertResidual, "forward", without_norm)
     with pytest.raises(DifferentResults, match="Nothing was timed"):
         tiny_run(row, "--settings", setting)
-
-
-@pytest.mark.parametrize("row", ["sorted", "sorted-zoo", "sorted-transformers"])
-def test_a_sorted_evaluation_stops_when_the_order_is_not_put_back(row, monkeypatch):
-    evaluate = bert.evaluate
-    monkeypatch.setattr(
-        bert,
-        "evaluate",
-        lambda model, sequences, by_length, size: evaluate(model, sequences, by_length, size).roll(int(by_length), 0),
-    )
-    with pytest.raises(DifferentResults):
-        tiny_run(row, "--settings", "fp32")
 
 
 @pytest.mark.parametrize("row", ["finetuning", "masked-lm", "masked-lm-no-dropout"])
@@ -244,11 +228,11 @@ def test_the_stand_in_for_pairs_has_the_mean_and_the_padding_it_claims():
 
 def test_the_json_file_holds_every_line_of_the_table(tmp_path, capsys):
     file = tmp_path / "results.json"
-    main(["small-pairs", "sorted", "--size", "tiny", "--settings", "fp32", "--json", str(file)])
+    main(["small-pairs", "finetuning", "--size", "tiny", "--settings", "fp32", "--json", str(file)])
     written = json.loads(file.read_text())
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
-    assert [result["row"] for result in written["results"]] == ["small-pairs", "sorted"]
-    assert [line.split(" | ")[0] for line in lines[2:]] == ["| small-pairs", "| sorted"]
+    assert [result["row"] for result in written["results"]] == ["small-pairs", "finetuning"]
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| small-pairs", "| finetuning"]
     assert [limits["threads"] for limits in written["limits"]] == [torch.get_num_threads()]
 
 
@@ -273,7 +257,7 @@ def without_highways(self, inputs: torch.Tensor) -> torch.Tensor:
     return inputs
 
 
-@pytest.mark.parametrize("row", [row for row in elmo.ROWS if row not in ("elmo-sorted", "elmo-language")])
+@pytest.mark.parametrize("row", [row for row in elmo.ROWS if row != "elmo-language"])
 @pytest.mark.parametrize("setting", ["fp32", "bf16"])
 def test_a_row_stops_when_our_elmo_computes_something_else(row, setting, monkeypatch):
     monkeypatch.setattr(modeling_elmo_characters.ElmoHighway, "forward", without_highways)
@@ -292,13 +276,6 @@ def test_a_row_stops_when_our_elmo_does_not_clip(clipped, monkeypatch):
     monkeypatch.setattr(modeling_elmo, "run_both", without_one_clip)
     with pytest.raises(DifferentResults):
         tiny_run("elmo-full", "--settings", "fp32")
-
-
-def test_an_elmo_row_stops_when_sorted_sentences_are_not_put_back(monkeypatch):
-    embed = ElmoModel.embed
-    monkeypatch.setattr(ElmoModel, "embed", lambda *args, **options: embed(*args, **options)[::-1])
-    with pytest.raises(DifferentResults):
-        tiny_run("elmo-sorted", "--settings", "fp32")
 
 
 def test_a_row_stops_when_the_words_of_a_language_are_not_read_right(monkeypatch):
@@ -432,16 +409,6 @@ def test_whole_runs_are_timed_from_the_command_to_the_last_file(tmp_path, monkey
     assert json.loads((tmp_path / "tables.json").read_text(encoding="utf-8"))["by-length"] == tables["by-length"]
 
 
-@pytest.mark.usefixtures("_forked")
-def test_several_processes_are_timed_on_the_same_work(monkeypatch):
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
-    (table,) = scripts.main(["scaling", "--size", "tiny", "--pairs", "1"]).values()
-    _, one, *more = table
-    assert one[0] == "1" and float(one[2]) > 0
-    for row in more:
-        assert [float(loss) for loss in row[4:]] == pytest.approx([float(loss) for loss in one[4:]], abs=1e-5)
-
-
 def test_a_run_that_fails_is_shown(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(scripts, "ROOT", tmp_path)
     fails = "import argparse, sys; argparse.ArgumentParser('run_glue.py').error(' '.join(sys.argv[1:3]))"
@@ -457,93 +424,6 @@ def test_a_table_that_does_not_exist_is_an_error(capsys):
     assert "no table is called nothing" in capsys.readouterr().err
 
 
-# Starting and loading
-
-
-def test_a_command_is_timed_to_its_end_or_to_a_line_that_it_prints():
-    code = "import time; time.sleep(0.2); print('now', flush=True); time.sleep(2)"
-    until, whole = (start.time_command(["-c", code], line) for line in ("now", None))
-    assert 0.2 < until.wall < whole.wall - 0.5 and whole.wall > 2.2
-    for words, line in ((["-c", "raise SystemExit('why')"], None), (["-c", "raise SystemExit('why')"], "now")):
-        with pytest.raises(RuntimeError, match="failed: why"):
-            start.time_command(words, line)
-    with pytest.raises(RuntimeError, match="failed"):
-        start.time_command(["-c", "print('then')"], "now")
-
-
-def test_loading_is_timed_for_each_model_and_stops_when_a_weight_differs(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(start, "peak_memory", lambda work, *args: work(*args) or 1.0)
-    rows = ["load-bert", "load-gpt", "load-elmo"]
-    results = start.main([*rows, "--size", "tiny", "--pairs", "2", "--json", str(tmp_path / "start.json")])
-    written = json.loads((tmp_path / "start.json").read_text(encoding="utf-8"))
-    assert [*written["results"]] == [*results] == rows
-    assert all(len(result.turns) == 2 and result.peaks == [1, 1] for result in results.values())
-    assert all(f"| {row} | zoo : " in capsys.readouterr().out for row in rows[:1])
-    load = start.load_plain_elmo
-
-    def changed(folder: str) -> torch.nn.Module:
-        model = load(folder)
-        model.mixes[0].gamma.data += 1
-        return model
-
-    monkeypatch.setattr(start, "load_plain_elmo", changed)
-    with pytest.raises(DifferentResults):
-        start.main(["load-elmo", "--size", "tiny", "--pairs", "1"])
-
-
-# Speed against the size of the work
-
-
-def test_curves_of_speed_are_measured_and_drawn(tmp_path, capsys):
-    argv = ["batch", "length", "layers", "--size", "tiny", "--pairs", "1", "--models", "bert", "elmo"]
-    points = growth.main([*argv, "--plots", str(tmp_path), "--json", str(tmp_path / "points.json")])
-    wanted = [(c, m, v) for c in argv[:3] for m in ("bert", "elmo") for v in growth.values_of(c, m, tiny=True)]
-    assert [(point.curve, point.model, point.value) for point in points] == wanted
-    assert all(point.ours > 0 and point.baseline > 0 for point in points)
-    written = json.loads((tmp_path / "points.json").read_text(encoding="utf-8"))
-    assert [growth.Point(**point) for point in written["points"]] == points
-    assert {path.name for path in tmp_path.glob("*.png")} == {f"growth_{curve}.png" for curve in argv[:3]}
-    assert sum(line.startswith(("| bert", "| elmo")) for line in capsys.readouterr().out.splitlines()) == len(points)
-
-
-@pytest.mark.parametrize("model", growth.MODELS)
-def test_a_curve_counts_real_tokens_and_stops_when_the_sides_differ(model, monkeypatch):
-    contest, tokens = growth.make_contest(model, tiny=True, batch=5, length=9, layers=2)
-    assert tokens == growth.make_lengths(5, 9).sum() < 5 * 9 and measure.assert_equal(contest) <= contest.tolerance
-    monkeypatch.setattr(
-        modeling.bert.modeling_bert.ZooBertLayer, "forward", lambda self, states, *rest, **more: states
-    )
-    monkeypatch.setattr(modeling_gpt.ZooGPTMLP, "forward", lambda self, states: states)
-    monkeypatch.setattr(modeling_elmo_characters.ElmoHighway, "forward", without_highways)
-    with pytest.raises(DifferentResults):
-        growth.measure(model, "length", 7, tiny=True, pairs=1)
-
-
-def test_several_processes_do_the_same_work_at_the_same_time(tmp_path, monkeypatch):
-    forking = multiprocessing.get_context("fork")  # spawned processes would import everything first
-    monkeypatch.setattr(growth, "get_context", lambda method: forking)
-    make_contest = growth.make_contest
-
-    def make_late(*given, **work):
-        """Writes down when our side runs. The second process is late."""
-        log = tmp_path / str(os.getpid())
-        log.touch()
-        time.sleep(0.5 * (len([*tmp_path.iterdir()]) - 1))
-        contest, tokens = make_contest(*given, **work)
-
-        def run(index: int) -> None:
-            with log.open("a", encoding="utf-8") as file:
-                file.write(f"{time.monotonic()}\n")
-
-        return dataclasses.replace(contest, side=dataclasses.replace(contest.side, run=run)), tokens
-
-    monkeypatch.setattr(growth, "make_contest", make_late)
-    work = {"batch": 2, "length": 3, "layers": 1}
-    assert min(growth.speeds_together("bert", tiny=True, processes=2, pairs=1, work=work)) > 0
-    one, other = ([*map(float, log.read_text(encoding="utf-8").split())] for log in tmp_path.iterdir())
-    assert one[0] < other[-1] and other[0] < one[-1]  # neither had finished when the other ran for the first time
-
-
 # SQuAD, before and after the model
 
 
@@ -552,14 +432,13 @@ def squad_work() -> squad.Work:
     return squad.Work(squad.load_examples(None, questions=6), squad.load_tokenizer(ModelSource("demo/vocab.txt")))
 
 
-def test_rows_of_squad_and_its_oracle_need_no_data(tmp_path, capsys):
+def test_rows_of_squad_need_no_data(tmp_path, capsys):
     path = tmp_path / "squad.json"
     document = squad.main(["--questions", "2", "--pairs", "2", "--json", str(path)])
     assert [result["row"] for result in document["results"]] == list(squad.ROWS)
     for result in document["results"]:
         assert result["work"].startswith("2 questions, ") and len(result["cpu_ratios"]) == 2
         assert result["cpu_ratio"] == statistics.median(result["cpu_ratios"]) > 0
-    assert document["oracle"] == {"questions": 2, "exact_match": 100, "f1": 100} | dict.fromkeys(squad.REASONS, 0)
     assert json.loads(path.read_text(encoding="utf-8")) == document
     printed = capsys.readouterr().out
     assert all(f"| {row} | 2 questions, " in printed for row in squad.ROWS)
@@ -614,8 +493,7 @@ def _change_windows(monkeypatch, name: str) -> None:
     monkeypatch.setattr(squad, "make_windows", changed)
 
 
-@pytest.mark.parametrize("row", ["answers", "answers-map", "answers-n-best", "answers-all-pairs"])
-def test_a_row_of_squad_stops_when_one_answer_differs(row, squad_work, monkeypatch):
+def test_a_row_of_squad_stops_when_one_answer_differs(squad_work, monkeypatch):
     find = squad.find_answers
 
     def changed(*args, **options):
@@ -625,47 +503,7 @@ def test_a_row_of_squad_stops_when_one_answer_differs(row, squad_work, monkeypat
 
     monkeypatch.setattr(squad, "find_answers", changed)
     with pytest.raises(DifferentResults):
-        squad.measure(row, squad_work, pairs=1)
-
-
-@pytest.mark.parametrize("name", ["text", "probability", "end_logit"])
-def test_the_row_of_all_pairs_stops_when_the_last_of_the_n_best_differs(name, squad_work, monkeypatch):
-    find = squad.find_answers
-
-    def changed(*args, **options):
-        answers = find(*args, **options)
-        answers.nbest["5"][-1][name] += "s" if name == "text" else 0.01
-        return answers
-
-    monkeypatch.setattr(squad, "find_answers", changed)
-    with pytest.raises(DifferentResults):
-        squad.measure("answers-all-pairs", squad_work, pairs=1)
-
-
-@pytest.mark.parametrize(
-    ("answer", "reason"),
-    [
-        ("the film " * 300, "in no single window"),
-        ("the film " * 16, "longer than 30 tokens"),
-        ("e fil", "inside a token"),
-        ("the film " * 15, None),
-    ],
-)
-def test_the_oracle_says_why_an_answer_is_out_of_reach(answer, reason, squad_work):
-    answer = answer.strip()
-    context = "it is " + "the film " * 300 + "."
-    row = {"id": "a", "question": "what ?", "context": context}
-    row["answers"] = {"text": [answer], "answer_start": [context.index(answer)]}
-    scores = squad.oracle(squad.Work(Dataset.from_list([row]), squad_work.tokenizer))
-    assert [name for name in squad.REASONS if scores[name]] == ([reason] if reason else [])
-    assert scores["exact_match"] == (0 if reason else 100)
-
-
-def test_the_oracle_takes_the_answer_that_is_within_reach(squad_work):
-    row = {"id": "a", "question": "what ?", "context": "it is the film ."}
-    row["answers"] = {"text": ["is the fi", "film"], "answer_start": [3, 10]}
-    scores = squad.oracle(squad.Work(Dataset.from_list([row]), squad_work.tokenizer))
-    assert scores["exact_match"] == 100 and not any(scores[name] for name in squad.REASONS)
+        squad.measure("answers", squad_work, pairs=1)
 
 
 def test_a_row_of_squad_that_does_not_exist_is_an_error(capsys):

@@ -12,7 +12,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import benchmarks.__main__
-from benchmarks import bert, elmo, gpt, gpu, growth, limits, measure, precision, profile, scripts, serving, squad
+from benchmarks import bert, elmo, gpt, gpu, limits, measure, precision, scripts, serving, squad
 from benchmarks.__main__ import QUICK_SECONDS, ROWS, Report, header, main, print_table, table_line
 from benchmarks.measure import CPU, Contest, Need, Seconds, Side
 from benchmarks.reporting import describe_machine, extensions
@@ -82,13 +82,6 @@ def test_the_need_of_a_row_of_gpt_leaves_out_what_is_computed_and_not_read(row, 
         assert 0.9 * counted < need_of(row) + passes * unread <= counted
     else:
         assert need_of(row) + passes * unread == counted
-
-
-def test_an_evaluation_needs_the_same_in_every_order():
-    sequences = bert.draw_sequences(bert.draw_lengths("sst2-dev", 11), tiny=True)
-    model = bert.make_models("ForSequenceClassification", "small", True, dropout=0.0)[bert.OURS]
-    alone = [flop_of(model, bert.pad([sequence])) for sequence in sequences]
-    assert need_of("sorted") == need_of("sorted-transformers") == sum(alone)
 
 
 @pytest.mark.usefixtures("_known_limits")
@@ -380,8 +373,6 @@ def test_inputs_are_moved_to_the_device():
     ("command", "words"),
     [
         (main, ["base-sst2", "--size", "tiny"]),
-        (growth.main, ["batch", "--size", "tiny"]),
-        (profile.main, ["masked-lm", "--size", "tiny"]),
         (squad.main, ["answers", "--questions", "3"]),
     ],
 )

@@ -1,11 +1,9 @@
 """The benchmark of pre-training compares the same work, on transformers' models, and stops where it differs."""
 
 import json
-import shlex
 import time
 
 import pytest
-import torch
 from transformers import BertForMaskedLM, OpenAIGPTLMHeadModel
 
 import modeling
@@ -14,7 +12,6 @@ from benchmarks import measure, plain_pretraining, pretraining
 from benchmarks.measure import DifferentResults
 from elmo_gpt_bert.tasks.pretraining.causal import CausalLM
 from elmo_gpt_bert.tasks.pretraining.masked import MaskedLM
-from elmo_gpt_bert.training.flags import parse_arguments
 
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("_little_work", "_without_compiler")]
@@ -40,13 +37,12 @@ def test_every_loop_is_timed_against_that_of_transformers(bench):
     assert [row[:3] for row in rows] == [
         ["masked", "3 x 19 tokens, vocabulary 150", "zoo : transformers"],
         ["causal", rows[1][1], "zoo : transformers"],
-        ["bilm", rows[2][1], "zoo"],
     ]
     for row in rows:
         cells = dict(zip(head, row, strict=True))
         rates = [float(rate.replace(",", "")) for rate in cells["tokens / CPU second"].split(" : ")]
-        assert min(rates) > 0 and len(rates) == cells["compared"].count(":") + 1
-        assert cells["peak MB"] in ("1,000 : 1,000", "1,000")
+        assert min(rates) > 0 and len(rates) == 2
+        assert cells["peak MB"] == "1,000 : 1,000"
 
 
 @pytest.mark.parametrize(("name", "expected"), [("masked", BertForMaskedLM), ("causal", OpenAIGPTLMHeadModel)])
@@ -98,26 +94,6 @@ def test_the_loops_time_is_without_that_of_the_preparation(bench, monkeypatch):
     _, whole = measure.timed(lambda: seconds.append(run_here(pretraining.train_zoo, flags)[0]))
     ((cpu, wall),) = seconds
     assert cpu > 0 and 0 < wall < whole - 0.2
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the rows would be measured")
-def test_without_a_gpu_its_rows_are_unmeasured_and_show_the_command(tmp_path, capsys):
-    tables = pretraining.main(["gpu", "--size", "tiny", "--json", str(tmp_path / "tables.json")])
-    _, *rows = tables["gpu"]
-    assert [row[0] for row in rows] == [*pretraining.GPU_ROWS] and {row[2] for row in rows} == {"unmeasured"}
-    for _, command, *_ in rows:
-        python, script, *flags = shlex.split(command.strip("`"))
-        assert (python, script) == ("python", "run_pretraining.py")
-        assert parse_arguments(run_pretraining.PretrainingArguments, flags).mixed_precision == "bf16"
-    assert json.loads((tmp_path / "tables.json").read_text(encoding="utf-8"))["gpu"] == tables["gpu"]
-    printed = capsys.readouterr().out
-    assert all(" | ".join(row[:3]) in printed for row in rows)
-
-
-def test_the_speed_of_a_run_is_that_of_its_log(bench):
-    flags = [*bench.prepare("masked").flags(updates=4), "--logging_steps", "1", "--report_to", "curves"]
-    (rate, memory), _ = run_here(pretraining.speed_of_run, flags)
-    assert rate > 0 and memory >= 0
 
 
 def test_a_table_that_does_not_exist_is_an_error(capsys):

@@ -13,7 +13,8 @@ RECORDS = sorted(ROOT.glob("benchmarks/records/*.json"))
 @pytest.mark.slow
 def test_a_file_of_json_is_shown_as_the_table_that_was_printed(tmp_path, capsys):
     file = tmp_path / "results.json"
-    words = ["small-pairs", "sorted", "--size", "tiny", "--settings", "fp32", "--pairs", "1", "--threads", "1", "2"]
+    words = ["small-pairs", "finetuning", "--size", "tiny", "--settings", "fp32", "--pairs", "1"]
+    words += ["--threads", "1", "2"]
     main([*words, "--json", str(file)])
     printed = capsys.readouterr().out.split()
     main(["--show", str(file)])
