@@ -405,10 +405,6 @@ ROWS: dict[str, tuple[str, Build]] = {
         "4 x 512, masked LM step",
         train_step("ForMaskedLM", make_masked_batches, masked_lm_flop, with_memory=True),
     ),
-    "masked-lm-no-dropout": (
-        "4 x 512, masked LM step",
-        train_step("ForMaskedLM", make_masked_batches, masked_lm_flop, with_memory=True, setup=Setup(dropout=0.0)),
-    ),
     "masked-lm-checkpointing": (
         "4 x 512, masked LM step",
         train_step("ForMaskedLM", make_masked_batches, masked_lm_flop, with_memory=True, setup=CHECKPOINTING),

@@ -3,13 +3,10 @@
 A row is a function `(precision, baseline_precision, tiny, device) -> Contest`; precision.py describes the precisions.
 """
 
-import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -30,7 +27,6 @@ BATCHES = 6
 # Sizes of the published models (allennlp.org/elmo).
 SIZES = {
     "full": {"cell_size": 4096, "hidden_size": 1024, "num_highway_layers": 2},
-    "medium": {"cell_size": 2048, "hidden_size": 512, "num_highway_layers": 1},
     "small": {"cell_size": 1024, "hidden_size": 256, "num_highway_layers": 1},
     "tiny": {
         "cell_size": 11,
@@ -228,66 +224,6 @@ def embed_batches(
     return build
 
 
-def embed_language(size: str) -> Build:
-    """A model of a language (ELMoForManyLangs), which has vectors of words, against one of bytes of the same sizes.
-
-    Both read words. The vectors of words are zeros and the letters' are those of the bytes, so results are the same.
-    """
-
-    def build(precision: str, _: str, tiny: bool, device: torch.device) -> Contest:
-        text = Text(tiny)
-        batches = [text.sentences(5 if tiny else BATCH_SIZE) for _ in range(BATCHES)]
-        lexicon = text.words[: len(text.words) // 2]
-        sizes = {} if tiny else {"char_embedding_size": 50}  # as in the published models of languages
-        config = make_config(size, tiny, **sizes)
-        of_bytes = make_models(ElmoModel, PlainElmo, config, device)[OURS]
-        of_language, tokenizer = make_language(of_bytes, lexicon)
-        distinct = [{word for sentence in batch for word in sentence} for batch in batches]
-        share = sum(len(words & {*lexicon}) for words in distinct) / sum(map(len, distinct))
-
-        def side(name: str, model: ElmoModel, tokenizer: ElmoTokenizer) -> Side:
-            model = model.eval().to(model_dtype(precision))
-
-            def run(index: int) -> torch.Tensor:
-                with inference(precision):
-                    return torch.cat(model.embed(batches[index % BATCHES], BATCH_SIZE, tokenizer=tokenizer))
-
-            return Side(f"{OURS}, {name}", run, check=lambda: {"mix": run(0)})
-
-        return Contest(
-            side("characters and words", of_language, tokenizer),
-            side("bytes", of_bytes, ElmoTokenizer()),
-            f"{describe(batches)}, vectors of {share:.0%} of the distinct words",
-            tolerance(precision, device=device),
-            Need("products", lambda index: flop(config, batches[index % BATCHES])),
-            device,
-        )
-
-    return build
-
-
-def make_language(model: ElmoModel, lexicon: list[str]) -> tuple[ElmoModel, ElmoTokenizer]:
-    """A model of the letters a to z and of these words that computes what a model of bytes does, and its tokenizer."""
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    with tempfile.TemporaryDirectory() as folder:
-        files = {"characters_file": list(letters), "lexicon_file": [*dict.fromkeys(lexicon)]}
-        for name, values in files.items():
-            Path(folder, name).write_text(json.dumps(values), encoding="utf-8")
-        tokenizer = ElmoTokenizer(**{name: str(Path(folder, name)) for name in files})
-    sizes = {"vocab_size": tokenizer.vocab_size, "lexicon_size": len(tokenizer.spelling.words) + 1}
-    ours = ElmoModel(ElmoConfig(**(model.config.to_dict() | sizes)))
-    weights = model.state_dict()
-    table, projection = (f"token_encoder.{name}.weight" for name in ("char_embeddings", "projection"))
-    rows = [0, 0, *(ord(letter) + 1 for letter in letters), *range(257, 262)]
-    weights[table] = weights[table][rows]
-    lexicon_vectors = torch.zeros(sizes["lexicon_size"], ours.config.lexicon_vector_size, device=model.device)
-    weights["token_encoder.lexicon_vectors.weight"] = lexicon_vectors
-    of_vectors = weights[projection].new_ones(len(weights[projection]), lexicon_vectors.shape[1])
-    weights[projection] = torch.cat([of_vectors, weights[projection]], 1)
-    ours.load_state_dict(weights)
-    return ours.to(model.device), tokenizer
-
-
 # Training
 
 # Where rounding decides on a clip or a maximum, the two sides may differ in the path of a gradient.
@@ -399,11 +335,8 @@ def pretrain(size: str) -> Build:
 
 ROWS: dict[str, tuple[str, Build]] = {
     "elmo-full": ("ELMo, inference", embed_batches("full")),
-    "elmo-medium": ("ELMo medium, inference", embed_batches("medium")),
     "elmo-small": ("ELMo small, inference", embed_batches("small")),
     "elmo-sentence": ("ELMo, one sentence", embed_batches("full", batch_size=1, length=20)),
-    "elmo-sentence-small": ("ELMo small, one sentence", embed_batches("small", batch_size=1, length=20)),
-    "elmo-language": ("ELMo of a language, embed", embed_language("full")),
     "elmo-training": ("ELMo, training step", train("full")),
     "elmo-training-small": ("ELMo small, training step", train("small")),
     "elmo-pretraining": ("ELMo small, pre-training step", pretrain("small")),

@@ -114,9 +114,8 @@ def main(argv: list[str] | None = None) -> dict[str, list[list[str]]]:
     args = parse_tables(parser, TABLES, argv)
     data = ["--data_dir", str(Path(args.data_dir).resolve())]
     data += ["--tokenizer_name", str(Path(args.tokenizer_name).resolve())]
-    machine = describe_machine() | {"threads": 1}
+    tables, machine = {}, describe_machine() | {"threads": 1}
     print_machine(machine)
-    tables = {}
     for table in args.tables or TABLES:
         tables[table] = TABLES[table]([*(TINY if args.size == "tiny" else FULL), *data], args.pairs)
         head, *rows = tables[table]

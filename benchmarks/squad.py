@@ -1,6 +1,6 @@
 """Times what run_squad.py does before and after the model, and prints a Markdown table.
 
-    python -m benchmarks.squad [ROW ...] [--data_dir FOLDER] [--tokenizer_name vocab.txt] [--questions N] [--json FILE]
+    python -m benchmarks.squad [ROW ...] [--data_dir FOLDER] [--tokenizer_name vocab.txt] [--json FILE]
 
 The baseline works like transformers' example run_qa.py (plain_squad.py). `windows-...` makes the windows for training
 and evaluation. It does not pad them and needs no datasets.map, which would take the baseline longer. `answers` finds
@@ -32,14 +32,14 @@ from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.loading import load_tokenizer
 
 from . import plain_squad
-from .measure import Contest, Outputs, Side, assert_equal, results_file, take_turns
+from .measure import Contest, Outputs, Side, assert_equal, parse_tables, take_turns
 from .reporting import describe_machine, markdown, print_head, print_machine, write_json
 from .scripts import ROOT
 
 
 MAX_LENGTH, STRIDE, LONGEST = 384, 128, 30  # tokens, as published
 BATCH = 1000  # questions in a call of datasets.map
-SAMPLE = 200  # questions in the sample
+SAMPLE, TINY = 200, 2  # questions in the sample, and of a run that only tests the command
 Logits = dict[str, list[np.ndarray]]  # one array per window
 
 
@@ -231,25 +231,17 @@ def table_line(result: dict[str, object]) -> list[str]:
 
 def main(argv: list[str] | None = None) -> dict[str, object]:
     parser = argparse.ArgumentParser("python -m benchmarks.squad", description=__doc__.splitlines()[0])
-    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"{', '.join(ROWS)}; all of them when none is named")
     parser.add_argument("--data_dir", help="folder with dev-v1.1.json; default: a sample made of the demo's reviews")
     parser.add_argument("--tokenizer_name", default="demo/vocab.txt", help="a vocab.txt, or a tokenizer's folder")
-    parser.add_argument("--questions", type=int, help="use only the first questions, this many")
-    parser.add_argument("--pairs", type=int, default=3, help="how many times the sides take turns")
-    parser.add_argument("--json", type=results_file, metavar="FILE", help="also write the results to this file")
-    args = parser.parse_args(argv)
-    if unknown := [row for row in args.rows if row not in ROWS]:
-        parser.error(f"no row is called {', '.join(unknown)}; there are {', '.join(ROWS)}")
-    if args.pairs < 1 or (args.questions is not None and args.questions < 1):
-        parser.error("--pairs and --questions must be positive")
+    args = parse_tables(parser, ROWS, argv)
     datasets.disable_progress_bars()
     tokenizer = load_tokenizer(ModelSource(args.tokenizer_name))
-    work = Work(load_examples(args.data_dir, args.questions), tokenizer)
+    work = Work(load_examples(args.data_dir, TINY if args.size == "tiny" else None), tokenizer)
     machine = describe_machine() | {"tokenizer threads": tokenizer_threads()}
     print_machine(machine)
     print_head(HEADER)
     results = []
-    for row in args.rows or ROWS:
+    for row in args.tables or ROWS:
         results.append(measure(row, work, args.pairs))
         print(markdown(table_line(results[-1])), flush=True)
     document = {"machine": machine, "results": results}

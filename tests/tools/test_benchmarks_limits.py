@@ -373,7 +373,7 @@ def test_inputs_are_moved_to_the_device():
     ("command", "words"),
     [
         (main, ["base-sst2", "--size", "tiny"]),
-        (squad.main, ["answers", "--questions", "3"]),
+        (squad.main, ["answers", "--size", "tiny"]),
     ],
 )
 def test_results_that_could_not_be_written_are_refused_before_anything_is_measured(command, words, tmp_path, capsys):
