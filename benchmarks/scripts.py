@@ -3,8 +3,8 @@
     python -m benchmarks.scripts [TABLE ...] [--data_dir GLUE_FOLDERS] [--json FILE]
 
 `by-length` runs the zoo's and transformers' model in turns, on batches of similar lengths, as in all recipes.
-`random-order` is the same without --group_by_length. Each run is a
-new command, started as a user starts it, with one thread.
+`random-order` is the same without --group_by_length. Each run is a new command, started as a user starts it, with one
+thread.
 """
 
 import argparse
