@@ -123,7 +123,7 @@ def test_sequences_in_packed_rows_stay_apart(tmp_path):
 
 @pytest.mark.usefixtures("_on_gpu")
 def test_what_is_not_packed_goes_to_sdpa_and_attentions_are_written_out(tmp_path):
-    stock, ours = bert_cases.pair("Model", tmp_path, attn_implementation="eager")
+    stock, ours = bert_cases.pair("Model", tmp_path, "eager")
     full = bert_cases.batch(lengths=[19] * 7)
     assert_same_outputs(ours(**full), stock(**full), full["attention_mask"].bool())
     this = bert_cases.case("Model")

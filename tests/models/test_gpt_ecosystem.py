@@ -29,17 +29,15 @@ import modeling
 from modeling import ZooGPTConfig, ZooGPTTokenizer
 from modeling.gpt.configuration_gpt import AUTO_MAP
 from tests.support.gpt_cases import (
-    COLUMNS,
-    ROWS,
     SIZES,
     batch,
     case,
-    on_the_left,
     pair,
     pairs_of_sentences,
     zoo,
 )
 from tests.support.gpt_sample import merges, vocabulary
+from tests.support.model_cases import COLUMNS, ROWS, on_the_left
 from tests.support.processes import fork, wait
 from tests.support.sharded_step import assert_same_step
 

@@ -18,6 +18,7 @@ from modeling.shared import modeling_packing
 from modeling.shared.packing_collator import find_packing
 from tests.support import bert_cases, gpt_cases
 from tests.support.glue_sample import write_model, write_task, write_vocabulary
+from tests.support.model_cases import on_the_left
 from tests.support.pretraining_sample import flags as pretraining_flags
 
 
@@ -121,7 +122,7 @@ def test_a_mask_that_is_made_or_left_out_later_makes_the_packing_useless(monkeyp
 
 
 def test_positions_count_from_the_real_tokens_of_a_mask_that_came_later():
-    model, batch = gpt_cases.zoo("ForTokenClassification"), gpt_cases.on_the_left(gpt_cases.batch([5, 9, 2]))
+    model, batch = gpt_cases.zoo("ForTokenClassification"), on_the_left(gpt_cases.batch([5, 9, 2]))
     packing = find_packing({"input_ids": batch["input_ids"]})
     real = batch["attention_mask"].bool()
     torch.testing.assert_close(model(**batch, packing=packing).logits[real], model(**batch).logits[real])

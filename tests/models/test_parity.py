@@ -10,8 +10,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, BaseModelOutp
 from tests.support import bert_cases, gpt_cases
 from tests.support.bert_cases import LABELS
 from tests.support.families import EACH_FAMILY, each
-from tests.support.gpt_cases import on_the_left
-from tests.support.model_cases import assert_same_gradients, assert_same_outputs
+from tests.support.model_cases import assert_same_gradients, assert_same_outputs, on_the_left
 
 
 UNPAD = pytest.mark.parametrize("unpad", [True, False], ids=["packed", "padded"])
