@@ -1,4 +1,4 @@
-"""GPT's Auto classes, label smoothing, pipelines, export and caches. What BERT has, too, is in test_ecosystem."""
+"""GPT's label smoothing, pipelines, export and caches. What BERT has, too, is in test_ecosystem."""
 
 import copy
 
@@ -7,27 +7,17 @@ import peft
 import pytest
 import torch
 import torch.distributed as dist
-import transformers
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
     DynamicCache,
-    OpenAIGPTConfig,
-    OpenAIGPTTokenizer,
     Trainer,
     TrainingArguments,
     pipeline,
 )
-from transformers.models.auto.tokenization_auto import REGISTERED_TOKENIZER_CLASSES
 
 import modeling
-from modeling import ZooGPTConfig, ZooGPTTokenizer
-from modeling.gpt.configuration_gpt import AUTO_MAP
+from modeling import ZooGPTTokenizer
 from tests.support.gpt_cases import (
     SIZES,
     batch,
@@ -40,46 +30,6 @@ from tests.support.gpt_sample import merges, vocabulary
 from tests.support.model_cases import COLUMNS, ROWS, on_the_left
 from tests.support.processes import fork, wait
 from tests.support.sharded_step import assert_same_step
-
-
-def test_importing_the_zoo_takes_nothing_over(tmp_path):
-    pair("LMHeadModel", tmp_path)
-    OpenAIGPTTokenizer(vocab=vocabulary(), merges=merges()).save_pretrained(tmp_path)
-    assert type(AutoConfig.from_pretrained(tmp_path)) is OpenAIGPTConfig
-    assert type(AutoModel.from_pretrained(tmp_path)) is transformers.OpenAIGPTModel
-    assert type(AutoTokenizer.from_pretrained(tmp_path)) is OpenAIGPTTokenizer
-
-
-def test_the_zoos_configuration_finds_the_zoos_models():
-    for auto, reference in AUTO_MAP.items():
-        if auto != "AutoConfig":
-            model = getattr(transformers, auto).from_config(ZooGPTConfig(**SIZES))
-            assert reference.split(".")[1] == type(model).__name__
-            assert type(model).__module__ == f"modeling.gpt.{reference.split('.')[0]}"
-
-
-def test_registering_takes_gpt_over_and_unregistering_gives_it_back(tmp_path):
-    pair("ForSequenceClassification", tmp_path)
-    OpenAIGPTTokenizer(vocab=vocabulary(), merges=merges()).save_pretrained(tmp_path)
-    for _ in range(2):  # twice in a row is harmless
-        modeling.register()
-    assert type(AutoConfig.from_pretrained(tmp_path)) is ZooGPTConfig
-    assert type(AutoModelForSequenceClassification.from_pretrained(tmp_path)).__name__.startswith("ZooGPT")
-    assert type(AutoModelForCausalLM.from_pretrained(tmp_path)) is modeling.ZooGPTLMHeadModel
-    assert type(AutoTokenizer.from_pretrained(tmp_path)) is ZooGPTTokenizer
-    for _ in range(2):
-        modeling.unregister()
-    assert type(AutoModelForSequenceClassification.from_pretrained(tmp_path)).__module__.startswith("transformers.")
-    assert type(AutoTokenizer.from_pretrained(tmp_path)) is OpenAIGPTTokenizer
-
-
-def test_unregistering_leaves_a_tokenizer_that_someone_else_registered(monkeypatch):
-    monkeypatch.setitem(REGISTERED_TOKENIZER_CLASSES, "OpenAIGPTTokenizer", OpenAIGPTTokenizer)
-    modeling.unregister()
-    assert REGISTERED_TOKENIZER_CLASSES["OpenAIGPTTokenizer"] is OpenAIGPTTokenizer
-    modeling.register()
-    modeling.unregister()
-    assert "OpenAIGPTTokenizer" not in REGISTERED_TOKENIZER_CLASSES
 
 
 @pytest.mark.parametrize("adapted", [False, True], ids=["whole", "LoRA"])

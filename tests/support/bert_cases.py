@@ -11,6 +11,7 @@ from modeling import ZooBertConfig
 from tests.support.model_cases import CHOICES, LABELS, Case, Tensors, load_ours, random_mask, ready
 
 
+STOCK, STOCK_CONFIG, OURS, CONFIG = "Bert", BertConfig, "ZooBert", ZooBertConfig  # how names of classes begin
 SIZES = {
     "vocab_size": 97,
     "hidden_size": 36,

@@ -11,6 +11,7 @@ from modeling import ZooGPTConfig
 from tests.support.model_cases import CHOICES, LABELS, Case, Tensors, load_ours, random_mask, ready
 
 
+STOCK, STOCK_CONFIG, OURS, CONFIG = "OpenAIGPT", OpenAIGPTConfig, "ZooGPT", ZooGPTConfig  # how names of classes begin
 SIZES = {
     "vocab_size": 97,
     "n_positions": 41,
