@@ -1,8 +1,7 @@
-"""GPT's label smoothing, pipelines, export and caches. What BERT has, too, is in test_ecosystem."""
+"""GPT's label smoothing, pipelines, several processes and caches. What BERT has, too, is in test_ecosystem."""
 
 import copy
 
-import onnxruntime
 import peft
 import pytest
 import torch
@@ -20,14 +19,12 @@ import modeling
 from modeling import ZooGPTTokenizer
 from tests.support.gpt_cases import (
     SIZES,
-    batch,
     case,
     pair,
-    pairs_of_sentences,
     zoo,
 )
 from tests.support.gpt_sample import merges, vocabulary
-from tests.support.model_cases import COLUMNS, ROWS, on_the_left
+from tests.support.model_cases import COLUMNS, ROWS
 from tests.support.processes import fork, wait
 from tests.support.sharded_step import assert_same_step
 
@@ -120,54 +117,6 @@ def test_autocast_stays_as_close_as_the_stock_model_is_to_itself(head, tmp_path)
         errors.append((logits.float() - exact).abs().max())
         assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in model.parameters())
     assert errors[1] < 2 * errors[0] + 1e-3
-
-
-SHAPES = {0: torch.export.Dim("rows", min=2, max=64), 1: torch.export.Dim("columns", min=3, max=41)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-def test_an_exported_language_model_gives_our_logits(dynamic):
-    ours = zoo("LMHeadModel")
-    inputs = batch([5, 3, 9])
-    shapes = dict.fromkeys(inputs, SHAPES) if dynamic else None
-    program = torch.export.export(
-        ours, (), inputs | {"use_cache": False}, dynamic_shapes=shapes and shapes | {"use_cache": None}
-    )
-    for lengths in ([5, 3, 9], *([[41, 2, 7, 30]] if dynamic else [])):
-        other = batch(lengths)
-        real = other["attention_mask"].bool()
-        logits = [model(**other, use_cache=False).logits[real] for model in (program.module(), ours)]
-        torch.testing.assert_close(*logits, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_an_exported_classifier_takes_batches_of_any_size_and_padding():
-    ours = zoo("ForSequenceClassification", both_orders=True)
-    inputs = pairs_of_sentences([(3, 5), (1, 1), (6, 2)])
-    program = torch.export.export(ours, (), inputs, dynamic_shapes=dict.fromkeys(inputs, SHAPES))
-    other = pairs_of_sentences([(9, 8), (20, 1), (6, 2), (1, 1)])
-    for given in (other, on_the_left(other)):
-        torch.testing.assert_close(program.module()(**given).logits, ours(**given).logits, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_onnx_runtime_gives_our_logits(tmp_path):
-    ours = zoo("ForSequenceClassification", both_orders=True)
-    inputs = pairs_of_sentences([(3, 5), (1, 1), (6, 2)])
-    torch.onnx.export(
-        ours,
-        (),
-        tmp_path / "model.onnx",
-        kwargs=inputs,
-        dynamo=True,
-        dynamic_shapes=dict.fromkeys(inputs, SHAPES),
-        verbose=False,
-    )
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
-    other = on_the_left(pairs_of_sentences([(9, 8), (20, 1), (6, 2), (1, 1)]))
-    (logits,) = session.run(None, {name: tensor.numpy() for name, tensor in other.items()})
-    torch.testing.assert_close(torch.from_numpy(logits), ours(**other).logits, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("head", ["Model", "LMHeadModel"])
