@@ -28,7 +28,7 @@ GUIDES = ["README.md", "README.zh.md", "CONTRIBUTING.md", "benchmarks/README.md"
 LONGEST_FUNCTION = 40
 LONGER_FUNCTIONS = {"tests/models/test_hub.py: push": 53}
 LONGEST_FILE = 500
-LONGER_FILES = {"tests/convert/test_convert_elmo.py": 532}
+LONGER_FILES = {"tests/convert/test_convert_elmo.py": 518}
 
 # The modules of elmo_gpt_bert/training, each of which imports only from those before it.
 ROOMS = (
