@@ -237,6 +237,11 @@ def family(module: str) -> str | None:
     return parts[1] if parts[0] == "modeling" and ROOT.joinpath(*parts[:2]).is_dir() and len(parts) > 1 else None
 
 
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+def test_each_example_fits_on_a_teachers_screen(example):
+    assert len(example.read_text(encoding="utf-8").splitlines()) <= 250
+
+
 def test_no_folder_imports_from_one_above_it(package):
     upward = {
         (module_name(path), imported)
