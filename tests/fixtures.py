@@ -2,6 +2,7 @@
 
 import functools
 import importlib.metadata
+import logging
 from pathlib import Path
 
 import jinja2
@@ -39,6 +40,16 @@ def _process_as_it_was():
     torch.backends.cudnn.deterministic = False
     AcceleratorState._reset_state(True)
     modeling.unregister()
+
+
+@pytest.fixture
+def log(caplog):
+    """What transformers tells the user, as text."""
+    transformers.utils.logging.set_verbosity_warning()
+    transformers.utils.logging.enable_propagation()
+    caplog.set_level(logging.WARNING)
+    yield lambda: caplog.text
+    transformers.utils.logging.disable_propagation()
 
 
 @pytest.fixture

@@ -17,15 +17,11 @@ from modeling import ZooBertForPreTraining
 from tests.support import releases
 from tests.support.releases import (
     LONG,
-    assert_a_folder_in_use_is_kept,
-    assert_a_full_disk_leaves_nothing,
-    assert_the_commands_error_is_one_line,
     cut,
     remove,
     write,
     write_checkpoint,
 )
-from tests.support.strangers import code_followed, code_in
 
 
 CONFIG = {
@@ -234,11 +230,6 @@ def test_the_configuration_is_the_releases(release):
     assert (saved["model_type"], saved["layer_norm_eps"], saved["pad_token_id"]) == ("bert", 1e-12, 0)
 
 
-def test_the_folder_holds_the_zoos_code_and_no_converter(release):
-    folder = converted(release)
-    assert code_in(folder) == code_followed(folder)
-
-
 @pytest.mark.slow
 def test_a_pre_training_run_of_ones_own_converts_without_its_optimizer(tf, release):
     variables = released_variables()
@@ -396,14 +387,6 @@ def test_a_flipped_bit_or_a_lost_end_never_gives_other_weights(name, release):
     assert refused == 120 if name == DATA else refused > 100
 
 
-def test_a_folder_in_use_is_refused_and_left_as_it_is(release):
-    assert_a_folder_in_use_is_kept(converted, release)
-
-
-def test_a_full_disk_leaves_no_half_made_folder(release):
-    assert_a_full_disk_leaves_nothing(converted, release, BertTokenizer)
-
-
 def test_a_folder_that_cannot_be_made_is_one_error(release):
     with pytest.raises(OSError, match="cannot write .*vocab.txt/out: .* Name a place with room"):
         convert(**flags(release, release / "vocab.txt" / "out"))
@@ -435,7 +418,3 @@ def test_the_command_converts_and_says_what_it_wrote(release, capsys):
     said = capsys.readouterr().out
     assert f"2 layers, {model.num_parameters():,} parameters, cased text" in said
     assert AutoTokenizer.from_pretrained(release.parent / "out").do_lower_case is False
-
-
-def test_the_commands_error_is_one_line(tmp_path, capsys):
-    assert_the_commands_error_is_one_line(main, command(tmp_path), tmp_path / "bert_config.json", capsys)

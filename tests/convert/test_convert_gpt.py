@@ -22,14 +22,10 @@ from modeling.gpt.tokenization_gpt import ZooGPTTokenizer
 from tests.support import releases
 from tests.support.releases import (
     LONG,
-    assert_a_folder_in_use_is_kept,
-    assert_a_full_disk_leaves_nothing,
-    assert_the_commands_error_is_one_line,
     cut,
     remove,
     write,
 )
-from tests.support.strangers import code_followed, code_in
 
 
 WIDTH, HEADS, LAYERS, POSITIONS, PIECES = 24, 3, 3, 11, 5
@@ -69,7 +65,10 @@ def write_merges(*lines: str) -> Callable[[Path], None]:
 
 @pytest.fixture
 def release(tmp_path) -> Path:
-    folder = tmp_path / "model"
+    return write_release(tmp_path / "model")
+
+
+def write_release(folder: Path) -> Path:
     folder.mkdir()
     write_pieces(folder, vector())
     write_json(SHAPES_FILE, shapes())(folder)
@@ -204,12 +203,6 @@ def test_a_head_has_64_dimensions_unless_told(width, heads):
     of_width = [tuple(shape) for shape in shapes(width, layers=2)]
     assert read_config(of_width, Path(SHAPES_FILE), None).n_head == heads
     assert read_config(of_width, Path(SHAPES_FILE), 4).n_head == 4
-
-
-def test_the_folder_holds_the_zoos_code_and_no_converter(release):
-    folder = converted(release)
-    assert code_in(folder) == code_followed(folder) | {"tokenization_gpt.py"}
-    assert not list((release.parent / "converted").glob("conver*.py"))
 
 
 # The tokenizer
@@ -454,14 +447,6 @@ def test_a_damaged_header_of_a_piece_is_one_clear_error(release):
     assert refused > 180
 
 
-def test_a_folder_in_use_is_refused_and_left_as_it_is(release):
-    assert_a_folder_in_use_is_kept(converted, release)
-
-
-def test_a_full_disk_leaves_no_half_made_folder(release):
-    assert_a_full_disk_leaves_nothing(converted, release, ZooGPTTokenizer)
-
-
 # The command
 
 
@@ -474,8 +459,3 @@ def test_the_command_converts_and_says_what_it_wrote(release, capsys):
     main(command(release))
     model = ZooGPTLMHeadModel.from_pretrained(release.parent / "out")
     assert f"3 layers, 3 heads, {model.num_parameters():,} parameters" in capsys.readouterr().out
-
-
-def test_the_commands_error_is_one_line(release, capsys):
-    (release / SHAPES_FILE).unlink()
-    assert_the_commands_error_is_one_line(main, command(release), release / SHAPES_FILE, capsys)

@@ -26,7 +26,6 @@ from tests.support.manylangs_reference import (
     write_release,
 )
 from tests.support.releases import remove
-from tests.support.strangers import code_followed, code_in
 
 
 def converted(release: Path, **flags: object) -> Path:
@@ -200,7 +199,6 @@ def test_the_configuration_is_that_of_the_file_of_sizes(folder):
         "state": "zero",
     }
     assert saved.items() >= expected.items()
-    assert code_in(folder) == code_followed(folder) | {"pipeline_elmo.py"}
 
 
 def test_the_dictionaries_are_in_the_order_of_the_converted_rows(folder):
@@ -242,11 +240,6 @@ def test_a_saved_model_is_the_same_again(folder, tmp_path):
         assert np.array_equal(ours, theirs)
 
 
-def test_converting_twice_gives_the_same_file(folder, release):
-    again = converted(release)
-    assert (again / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
-
-
 def test_the_file_of_sizes_is_the_one_given_else_that_beside_the_configuration(release):
     (release / "sizes.json").rename(release / "other.json")
     (release / "config.json").unlink()
@@ -283,8 +276,12 @@ def test_characters_without_full_width_punctuation_are_told(release, capsys):
     assert tokenizer.full_width_to_ascii and tokenizer("我 ，")["input_ids"] == tokenizer("我 ,")["input_ids"]
 
 
+def command(release: Path) -> list[str]:
+    return ["--weights", str(release), "--output", str(release.parent / "out")]
+
+
 def test_the_command_converts_and_says_what_it_wrote(release, capsys):
-    main(["--weights", str(release), "--output", str(release.parent / "out"), "--nfc"])
+    main([*command(release), "--nfc"])
     model, tokenizer = (cls.from_pretrained(release.parent / "out") for cls in (ElmoModel, ElmoTokenizer))
     said = f"2 layers, {model.num_parameters():,} parameters, {len(CHARACTERS)} characters, {len(WORDS) - 3} words"
     assert said in capsys.readouterr().out

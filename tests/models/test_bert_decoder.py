@@ -6,8 +6,7 @@ import transformers
 
 import modeling
 from tests.support.bert_cases import LABELS, SIZES, batch, case, pair
-from tests.support.gpt_cases import on_the_left
-from tests.support.model_cases import assert_same_gradients, assert_same_outputs
+from tests.support.model_cases import assert_same_gradients, assert_same_outputs, on_the_left
 
 
 UNPAD = pytest.mark.parametrize("unpad", [True, False], ids=["packed", "padded"])

@@ -6,11 +6,9 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from tests.support import bert_cases, gpt_cases
+from tests.support import gpt_cases
+from tests.support.families import EACH_FAMILY
 from tests.support.model_cases import assert_same_gradients
-
-
-MODELS = pytest.mark.parametrize("cases", [bert_cases, gpt_cases], ids=["bert", "gpt"])
 
 
 def layers_of(model) -> torch.nn.ModuleList:
@@ -40,7 +38,7 @@ def swap(layers):
 CHANGES = pytest.mark.parametrize("change", [append, remove, share, replace_by_a_copy, swap])
 
 
-@MODELS
+@EACH_FAMILY
 @CHANGES
 def test_changed_layers_compute_what_those_of_the_stock_model_compute(cases, change, tmp_path):
     stock, ours = cases.pair("Model", tmp_path)
@@ -55,7 +53,7 @@ def test_changed_layers_compute_what_those_of_the_stock_model_compute(cases, cha
             torch.testing.assert_close(ours(**inputs, **each)[0][real], expected, atol=1e-5, rtol=1e-5)
 
 
-@MODELS
+@EACH_FAMILY
 def test_a_shared_layer_that_is_computed_twice_has_the_stock_models_gradients(cases, tmp_path):
     stock, ours = cases.pair("Model", tmp_path)
     inputs = cases.batch([5, 9, 2])
@@ -67,7 +65,7 @@ def test_a_shared_layer_that_is_computed_twice_has_the_stock_models_gradients(ca
     assert_same_gradients(ours, stock, atol=1e-4)
 
 
-@MODELS
+@EACH_FAMILY
 def test_a_shared_layer_keeps_keys_for_each_of_its_places(cases, tmp_path):
     """A prefix of five tokens in front, as prefix tuning puts it there; its keys differ between the places."""
     _, ours = cases.pair("Model", tmp_path)

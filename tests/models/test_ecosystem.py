@@ -18,7 +18,6 @@ from tests.support.gpt_sample import merges, vocabulary
 WORDS = "the a cat dog sat ran on mat paris is in france who where , . ? ##s ##ed"
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split()]
 TEXTS = ["the film is good", "not good , not the film .", "is it ?"]
-STOCK, OURS = {bert_cases: "Bert", gpt_cases: "OpenAIGPT"}, {bert_cases: "ZooBert", gpt_cases: "ZooGPT"}
 
 
 def accumulated(model, rows, accumulation, folder, trainer, **columns) -> dict[str, torch.Tensor]:
@@ -127,8 +126,8 @@ def test_pipelines_find_the_zoo_and_answer_as_with_the_stock_model(cases, task, 
     cases.pair(head, tmp_path, **sizes, label2id={name: index for index, name in labels.items()})
     tokenizer.save_pretrained(tmp_path)
     answers = []
-    for prefix in (STOCK[cases], OURS[cases]):
-        if prefix == OURS[cases]:
+    for prefix in (cases.STOCK, cases.OURS):
+        if prefix == cases.OURS:
             modeling.register()
         pipe = pipeline(task, model=str(tmp_path))
         assert type(pipe.model).__name__ == prefix + head

@@ -114,13 +114,6 @@ def test_the_loss_is_zero_where_no_position_counts_or_there_is_no_word():
         assert loss == 0 and not gradient.any()
 
 
-def test_without_token_types_the_context_is_unknown_and_that_is_one_clear_error():
-    batch = collate([make_row(2, 3)])
-    del batch["token_type_ids"]
-    with pytest.raises(ValueError, match="token_type_ids is missing: 0 for the words of the question, 1 for"):
-        make_model(ElmoForQuestionAnswering)(**batch)
-
-
 def test_at_first_a_word_would_rather_look_at_others_than_at_none():
     model = build(ElmoForQuestionAnswering)
     assert model.self_attention.nothing == -1  # beside scores around 0, as in the released code

@@ -67,13 +67,6 @@ def test_the_loss_is_the_cross_entropy_of_the_choices():
     torch.testing.assert_close(model(**batch, labels=labels, num_items_in_batch=5).loss, expected.sum() / 5)
 
 
-def test_without_token_types_the_choice_is_unknown_and_that_is_one_clear_error():
-    batch = choices([make_row(2, 3), make_row(2, 1)], 2)
-    del batch["token_type_ids"]
-    with pytest.raises(ValueError, match="token_type_ids is missing: 0 for the words of the context, 1 for"):
-        make_model(ElmoForMultipleChoice)(**batch)
-
-
 def test_the_characters_of_a_choice_may_lie_in_one_row():
     model = make_model(ElmoForMultipleChoice)
     batch = choices([make_row(2, words) for words in (1, 2, 3, 4)], 2)

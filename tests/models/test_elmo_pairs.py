@@ -176,6 +176,17 @@ def test_taglms_place_for_the_bilm_is_refused(model_class):
         build(model_class, elmo_placement="after_first_rnn")
 
 
+@pytest.mark.parametrize(
+    ("model_class", "first"), [(ElmoForQuestionAnswering, "question"), (ElmoForMultipleChoice, "context")]
+)
+def test_without_token_types_the_second_text_is_unknown_and_that_is_one_clear_error(model_class, first):
+    model = make_model(model_class)
+    batch = batch_for(model, [make_row(2, 3), make_row(2, 1)])
+    del batch["token_type_ids"]
+    with pytest.raises(ValueError, match=f"token_type_ids is missing: 0 for the words of the {first}, 1 for"):
+        model(**batch)
+
+
 def test_what_sees_nothing_is_zero():
     scores, states = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
     visible = torch.zeros(2, 3, 4, dtype=torch.bool)

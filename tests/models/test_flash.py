@@ -9,6 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from benchmarks.bert import add_packing
 from modeling.shared import modeling_attention, modeling_packing
 from tests.support import bert_cases, gpt_cases
+from tests.support.families import EACH_FAMILY
 from tests.support.model_cases import assert_same_outputs
 
 
@@ -123,7 +124,7 @@ def test_sequences_in_packed_rows_stay_apart(tmp_path):
 
 @pytest.mark.usefixtures("_on_gpu")
 def test_what_is_not_packed_goes_to_sdpa_and_attentions_are_written_out(tmp_path):
-    stock, ours = bert_cases.pair("Model", tmp_path, attn_implementation="eager")
+    stock, ours = bert_cases.pair("Model", tmp_path, "eager")
     full = bert_cases.batch(lengths=[19] * 7)
     assert_same_outputs(ours(**full), stock(**full), full["attention_mask"].bool())
     this = bert_cases.case("Model")
@@ -134,7 +135,7 @@ def test_what_is_not_packed_goes_to_sdpa_and_attentions_are_written_out(tmp_path
 
 
 @pytest.mark.usefixtures("_on_gpu")
-@pytest.mark.parametrize("cases", [bert_cases, gpt_cases], ids=["bert", "gpt"])
+@EACH_FAMILY
 @pytest.mark.parametrize(
     "lacking", ["FLASH_DEVICES", "FLASH_TYPES", "FLASH_HEADS", "_has_flash", "switched off", "eager"]
 )
@@ -185,7 +186,7 @@ def gradients(model: torch.nn.Module, inputs: dict) -> torch.Tensor:
 
 
 @pytest.mark.usefixtures("_on_gpu")
-@pytest.mark.parametrize("cases", [bert_cases, gpt_cases], ids=["bert", "gpt"])
+@EACH_FAMILY
 def test_a_t4_trains_in_fp16_on_a_grid(cases, tmp_path, monkeypatch):
     monkeypatch.setattr(modeling_packing, "FLASH_TYPES", (torch.float16,))
     monkeypatch.setattr(modeling_packing, "_has_flash", HAS_FLASH)
@@ -203,7 +204,7 @@ def test_a_t4_trains_in_fp16_on_a_grid(cases, tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("_on_gpu")
-@pytest.mark.parametrize("cases", [bert_cases, gpt_cases], ids=["bert", "gpt"])
+@EACH_FAMILY
 def test_checkpointing_attends_twice_and_gives_the_same_gradients(cases, tmp_path):
     _, model = cases.pair("Model", tmp_path)
     inputs = add_packing(cases.batch([5, 9, 2]))
@@ -215,7 +216,7 @@ def test_checkpointing_attends_twice_and_gives_the_same_gradients(cases, tmp_pat
 
 
 @pytest.mark.usefixtures("_on_gpu")
-@pytest.mark.parametrize("cases", [bert_cases, gpt_cases], ids=["bert", "gpt"])
+@EACH_FAMILY
 def test_dropout_is_the_operations(cases, tmp_path, monkeypatch):
     _, model = cases.pair("Model", tmp_path)
     for module in model.train().modules():

@@ -1,19 +1,16 @@
-"""Folders of published checkpoints load and save unchanged, whatever their age, and nothing else passes for one."""
+"""Folders of GPT: its heads that others lack, new words, the published file; test_checkpoints has what BERT shares."""
 
 import json
-import logging
 
 import pytest
 import torch
-import transformers
-from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM, OpenAIGPTConfig
+from safetensors.torch import load_file
+from transformers import OpenAIGPTConfig
 
 import modeling
 from modeling import ZooGPTConfig, ZooGPTForSequenceClassification, ZooGPTLMHeadModel
-from tests.support.gpt_cases import OWN_HEADS, SIZES, STOCK_HEADS, case, pair, zoo
-from tests.support.model_cases import assert_same_outputs
-from tests.support.strangers import code_followed, code_in
+from tests.support.gpt_cases import AGES, OWN_HEADS, case, pair, zoo
+from tests.support.model_cases import assert_same_tensors, rewrite
 
 
 # `config.json` as the Hub has it for openai-gpt, keys without a meaning in this zoo included.
@@ -23,49 +20,6 @@ PUBLISHED = """{"afn": "gelu", "architectures": ["OpenAIGPTLMHeadModel"], "attn_
 "summary_activation": null, "summary_first_dropout": 0.1, "summary_proj_to_labels": true,
 "summary_type": "cls_index", "summary_use_proj": true,
 "task_specific_params": {"text-generation": {"do_sample": true, "max_length": 50}}, "vocab_size": 40478}"""
-
-
-@pytest.fixture
-def log(caplog):
-    """What transformers tells the user, as text."""
-    transformers.utils.logging.set_verbosity_warning()
-    transformers.utils.logging.enable_propagation()
-    caplog.set_level(logging.WARNING)
-    yield lambda: caplog.text
-    transformers.utils.logging.disable_propagation()
-
-
-def assert_same_tensors(model, expected):
-    assert sorted(model.state_dict()) == sorted(expected.state_dict())
-    for name, tensor in expected.state_dict().items():
-        assert torch.equal(model.state_dict()[name], tensor), name
-
-
-@pytest.mark.parametrize("head", ["Model", *STOCK_HEADS])
-def test_what_we_save_is_the_stock_checkpoint_bit_for_bit(head, tmp_path, log):
-    stock, ours = pair(head, tmp_path / "stock")
-    assert_same_tensors(ours, stock)
-    ours.save_pretrained(tmp_path / "ours")
-    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("stock", "ours"))
-    named = {"lm_head.weight": "transformer.tokens_embed.weight"}  # of two names for one tensor a file has one
-    before, after = ({named.get(name, name): tensor for name, tensor in file.items()} for file in (before, after))
-    assert sorted(before) == sorted(after)
-    assert all(torch.equal(before[name], after[name]) for name in before)
-    assert_same_tensors(type(stock).from_pretrained(tmp_path / "ours"), stock)
-    assert log() == ""
-
-
-@pytest.mark.parametrize("head", ["Model", *STOCK_HEADS])
-def test_a_fresh_model_of_ours_is_a_checkpoint_for_the_stock_class_that_it_names(head, tmp_path):
-    ours = zoo(head)
-    ours.save_pretrained(tmp_path)
-    written = json.loads((tmp_path / "config.json").read_text())
-    assert written["model_type"] == "openai-gpt" and written["architectures"] == [f"OpenAIGPT{head}"]
-    named = getattr(transformers, written["architectures"][0])
-    stock, report = named.from_pretrained(tmp_path, output_loading_info=True)
-    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"))
-    this = case(head)
-    assert_same_outputs(ours(**this.inputs), stock.eval()(**this.for_stock), this.real)
 
 
 @pytest.mark.parametrize("head", OWN_HEADS)
@@ -106,38 +60,6 @@ def test_multiple_choice_and_double_heads_share_their_files(tmp_path, log):
     assert log() == ""
 
 
-def rewrite(folder, change, name="model.safetensors"):
-    """Replace the tensors of a saved folder by what `change` makes of them."""
-    tensors = change(load_file(folder / "model.safetensors"))
-    (folder / "model.safetensors").unlink()
-    if name.endswith(".bin"):
-        torch.save(tensors, folder / name)
-    else:
-        save_file(tensors, folder / name, metadata={"format": "pt"})
-
-
-TRIANGLE = torch.ones(41, 41).tril().view(1, 1, 41, 41)
-AGES = {
-    "unprefixed": lambda tensors: {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()},
-    "triangles": lambda tensors: (
-        tensors | {f"transformer.h.{index}.attn.bias": TRIANGLE.clone() for index in range(SIZES["n_layer"])}
-    ),
-    "untied copy": lambda tensors: tensors | {"lm_head.weight": tensors["transformer.tokens_embed.weight"].clone()},
-}
-AGES["the first release"] = lambda tensors: AGES["unprefixed"](AGES["triangles"](tensors))
-
-
-@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
-@pytest.mark.parametrize("age", AGES)
-def test_old_files_load(age, file, tmp_path, log):
-    stock, _ = pair("LMHeadModel", tmp_path)
-    rewrite(tmp_path, AGES[age], file)
-    ours = ZooGPTLMHeadModel.from_pretrained(tmp_path)
-    assert_same_tensors(ours, stock)
-    assert ours.lm_head.weight is ours.transformer.tokens_embed.weight
-    assert log() == ""
-
-
 @pytest.mark.parametrize("age", ["as it is", *AGES])
 def test_a_language_model_fills_a_classifier_and_only_the_classifier_is_news(age, tmp_path, log):
     stock, _ = pair("LMHeadModel", tmp_path)
@@ -145,24 +67,6 @@ def test_a_language_model_fills_a_classifier_and_only_the_classifier_is_news(age
     ours = ZooGPTForSequenceClassification.from_pretrained(tmp_path)
     assert_same_tensors(ours.transformer, stock.transformer)
     assert "score.weight" in log() and "UNEXPECTED" not in log() and "transformer." not in log().split("score")[1]
-
-
-def test_a_base_checkpoint_fills_a_head_and_a_heads_checkpoint_the_base(tmp_path, log):
-    stock, _ = pair("Model", tmp_path / "base")
-    head = ZooGPTForSequenceClassification.from_pretrained(tmp_path / "base")
-    assert "score.weight" in log()  # newly initialised: the user's business
-    head.save_pretrained(tmp_path / "head")
-    assert_same_tensors(modeling.ZooGPTModel.from_pretrained(tmp_path / "head"), stock)
-
-
-def test_shards_load_and_are_saved(tmp_path):
-    stock, _ = pair("LMHeadModel", tmp_path / "stock")
-    stock.save_pretrained(tmp_path / "shards", max_shard_size="20KB")
-    assert (tmp_path / "shards" / "model.safetensors.index.json").is_file()
-    again = ZooGPTLMHeadModel.from_pretrained(tmp_path / "shards")
-    again.save_pretrained(tmp_path / "ours", max_shard_size="20KB")
-    for model in (again, transformers.OpenAIGPTLMHeadModel.from_pretrained(tmp_path / "ours")):
-        assert_same_tensors(model, stock)
 
 
 @pytest.mark.parametrize("head", ["LMHeadModel", "DoubleHeadsModel"])
@@ -201,60 +105,6 @@ def test_rows_for_new_tokens_may_be_means_on_request():
     assert abs(ours.get_input_embeddings().weight[97:].mean() - 3) < 0.1
 
 
-class Subclass(ZooGPTLMHeadModel):
-    """What a user derives from a class of the zoo."""
-
-
-@pytest.mark.parametrize("what", ["configuration", "model", "subclass"])
-def test_whatever_is_saved_brings_the_code_its_folder_names(what, tmp_path):
-    config = ZooGPTConfig(**SIZES)
-    saved = {"configuration": config, "model": ZooGPTLMHeadModel(config), "subclass": Subclass(config)}[what]
-    saved.save_pretrained(tmp_path)
-    named = json.loads((tmp_path / "config.json").read_text())["auto_map"]
-    heads = {f"AutoModel{head}" for head in (*OWN_HEADS, "ForSequenceClassification", "ForCausalLM", "ForPreTraining")}
-    assert heads | {"AutoConfig", "AutoModel"} == named.keys()
-    assert code_in(tmp_path) == code_followed(tmp_path) >= {f"{each.split('.')[0]}.py" for each in named.values()}
-    config = AutoConfig.from_pretrained(tmp_path, trust_remote_code=True)
-    again = AutoModelForCausalLM.from_config(config, trust_remote_code=True)
-    assert type(again).__module__.startswith("transformers_modules.")
-
-
-@pytest.mark.parametrize("damage", ["cut in half", "another size"])
-def test_a_damaged_file_is_an_error_that_names_it(damage, tmp_path):
-    pair("LMHeadModel", tmp_path)
-    if damage == "cut in half":
-        whole = (tmp_path / "model.safetensors").read_bytes()
-        (tmp_path / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-    else:
-        rewrite(tmp_path, lambda tensors: tensors | {"transformer.h.0.ln_1.bias": torch.zeros(5)})
-    with pytest.raises(Exception, match="(?i)model.safetensors|incomplete|mismatch"):
-        ZooGPTLMHeadModel.from_pretrained(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("field", "message"),
-    [
-        ({"n_embd": 37}, "n_embd=37 is not a multiple of n_head=3"),
-        ({"hidden_size": 37}, "n_embd=37 is not a multiple of n_head=3"),
-        ({"afn": "tanh"}, "afn='tanh' is none of gelu, relu, silu, swish"),
-        ({"summary_type": "mean"}, "summary_type='mean': .* which is summary_type='cls_index'. Load this checkpoint"),
-        ({"summary_use_proj": False}, "summary_use_proj=False: ZooGPT's heads are linear"),
-        ({"summary_activation": "tanh"}, "summary_activation='tanh': ZooGPT's heads are linear"),
-        ({"summary_proj_to_labels": False}, "summary_proj_to_labels=False: ZooGPT's heads are linear"),
-        ({"lm_loss_weight": -0.5}, "lm_loss_weight=-0.5 must not be negative"),
-        ({"n_layer": 1.5}, "n_layer"),
-        ({"both_orders": "yes"}, "both_orders"),
-    ],
-)
-def test_a_configuration_that_this_decoder_cannot_compute_is_refused(field, message, tmp_path):
-    values = {name: value for name, value in SIZES.items() if not (name == "n_embd" and "hidden_size" in field)}
-    with pytest.raises(Exception, match=message):
-        ZooGPTConfig(**(values | field))
-    (tmp_path / "config.json").write_text(json.dumps(values | {"model_type": "openai-gpt"} | field))
-    with pytest.raises(Exception, match=message):
-        ZooGPTConfig.from_pretrained(tmp_path)
-
-
 def test_the_published_configuration_loads_and_saves_unchanged(tmp_path):
     (tmp_path / "config.json").write_text(PUBLISHED)
     ours = ZooGPTConfig.from_pretrained(tmp_path)
@@ -267,24 +117,3 @@ def test_the_published_configuration_loads_and_saves_unchanged(tmp_path):
     assert {name: written.get(name) for name in published} == published
     again = OpenAIGPTConfig.from_pretrained(tmp_path / "ours").to_dict()
     assert {name: again[name] for name in expected.to_dict()} == expected.to_dict()
-
-
-def test_the_defaults_are_the_published_model():
-    published = OpenAIGPTConfig().to_dict()
-    ours = ZooGPTConfig().to_dict()
-    different = {name for name in published if ours[name] != published[name]}
-    assert different <= {"transformers_version", "architectures"}
-    with torch.device("meta"):
-        parameters = sum(parameter.numel() for parameter in modeling.ZooGPTModel(ZooGPTConfig()).parameters())
-    assert round(parameters / 1e6) == 117
-
-
-def test_random_weights_follow_the_configuration():
-    model = modeling.ZooGPTDoubleHeadsModel(ZooGPTConfig(**(SIZES | {"n_embd": 240, "initializer_range": 0.05})))
-    for name, parameter in model.named_parameters():
-        if name.endswith(("ln_1.weight", "ln_2.weight")):
-            assert torch.all(parameter == 1)
-        elif name.endswith("bias"):
-            assert torch.all(parameter == 0)
-        elif parameter.numel() > 5000:
-            assert abs(parameter.std().item() / 0.05 - 1) < 0.05, name

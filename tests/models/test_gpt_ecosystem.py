@@ -1,87 +1,32 @@
-"""GPT's Auto classes, label smoothing, pipelines, export and caches. What BERT has, too, is in test_ecosystem."""
+"""GPT's label smoothing, pipelines, several processes and caches. What BERT has, too, is in test_ecosystem."""
 
 import copy
 
-import onnxruntime
 import peft
 import pytest
 import torch
 import torch.distributed as dist
-import transformers
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
     DynamicCache,
-    OpenAIGPTConfig,
-    OpenAIGPTTokenizer,
     Trainer,
     TrainingArguments,
     pipeline,
 )
-from transformers.models.auto.tokenization_auto import REGISTERED_TOKENIZER_CLASSES
 
 import modeling
-from modeling import ZooGPTConfig, ZooGPTTokenizer
-from modeling.gpt.configuration_gpt import AUTO_MAP
+from modeling import ZooGPTTokenizer
 from tests.support.gpt_cases import (
-    COLUMNS,
-    ROWS,
     SIZES,
-    batch,
     case,
-    on_the_left,
     pair,
-    pairs_of_sentences,
     zoo,
 )
 from tests.support.gpt_sample import merges, vocabulary
+from tests.support.model_cases import COLUMNS, ROWS
 from tests.support.processes import fork, wait
 from tests.support.sharded_step import assert_same_step
-
-
-def test_importing_the_zoo_takes_nothing_over(tmp_path):
-    pair("LMHeadModel", tmp_path)
-    OpenAIGPTTokenizer(vocab=vocabulary(), merges=merges()).save_pretrained(tmp_path)
-    assert type(AutoConfig.from_pretrained(tmp_path)) is OpenAIGPTConfig
-    assert type(AutoModel.from_pretrained(tmp_path)) is transformers.OpenAIGPTModel
-    assert type(AutoTokenizer.from_pretrained(tmp_path)) is OpenAIGPTTokenizer
-
-
-def test_the_zoos_configuration_finds_the_zoos_models():
-    for auto, reference in AUTO_MAP.items():
-        if auto != "AutoConfig":
-            model = getattr(transformers, auto).from_config(ZooGPTConfig(**SIZES))
-            assert reference.split(".")[1] == type(model).__name__
-            assert type(model).__module__ == f"modeling.gpt.{reference.split('.')[0]}"
-
-
-def test_registering_takes_gpt_over_and_unregistering_gives_it_back(tmp_path):
-    pair("ForSequenceClassification", tmp_path)
-    OpenAIGPTTokenizer(vocab=vocabulary(), merges=merges()).save_pretrained(tmp_path)
-    for _ in range(2):  # twice in a row is harmless
-        modeling.register()
-    assert type(AutoConfig.from_pretrained(tmp_path)) is ZooGPTConfig
-    assert type(AutoModelForSequenceClassification.from_pretrained(tmp_path)).__name__.startswith("ZooGPT")
-    assert type(AutoModelForCausalLM.from_pretrained(tmp_path)) is modeling.ZooGPTLMHeadModel
-    assert type(AutoTokenizer.from_pretrained(tmp_path)) is ZooGPTTokenizer
-    for _ in range(2):
-        modeling.unregister()
-    assert type(AutoModelForSequenceClassification.from_pretrained(tmp_path)).__module__.startswith("transformers.")
-    assert type(AutoTokenizer.from_pretrained(tmp_path)) is OpenAIGPTTokenizer
-
-
-def test_unregistering_leaves_a_tokenizer_that_someone_else_registered(monkeypatch):
-    monkeypatch.setitem(REGISTERED_TOKENIZER_CLASSES, "OpenAIGPTTokenizer", OpenAIGPTTokenizer)
-    modeling.unregister()
-    assert REGISTERED_TOKENIZER_CLASSES["OpenAIGPTTokenizer"] is OpenAIGPTTokenizer
-    modeling.register()
-    modeling.unregister()
-    assert "OpenAIGPTTokenizer" not in REGISTERED_TOKENIZER_CLASSES
 
 
 @pytest.mark.parametrize("adapted", [False, True], ids=["whole", "LoRA"])
@@ -172,54 +117,6 @@ def test_autocast_stays_as_close_as_the_stock_model_is_to_itself(head, tmp_path)
         errors.append((logits.float() - exact).abs().max())
         assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in model.parameters())
     assert errors[1] < 2 * errors[0] + 1e-3
-
-
-SHAPES = {0: torch.export.Dim("rows", min=2, max=64), 1: torch.export.Dim("columns", min=3, max=41)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-def test_an_exported_language_model_gives_our_logits(dynamic):
-    ours = zoo("LMHeadModel")
-    inputs = batch([5, 3, 9])
-    shapes = dict.fromkeys(inputs, SHAPES) if dynamic else None
-    program = torch.export.export(
-        ours, (), inputs | {"use_cache": False}, dynamic_shapes=shapes and shapes | {"use_cache": None}
-    )
-    for lengths in ([5, 3, 9], *([[41, 2, 7, 30]] if dynamic else [])):
-        other = batch(lengths)
-        real = other["attention_mask"].bool()
-        logits = [model(**other, use_cache=False).logits[real] for model in (program.module(), ours)]
-        torch.testing.assert_close(*logits, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_an_exported_classifier_takes_batches_of_any_size_and_padding():
-    ours = zoo("ForSequenceClassification", both_orders=True)
-    inputs = pairs_of_sentences([(3, 5), (1, 1), (6, 2)])
-    program = torch.export.export(ours, (), inputs, dynamic_shapes=dict.fromkeys(inputs, SHAPES))
-    other = pairs_of_sentences([(9, 8), (20, 1), (6, 2), (1, 1)])
-    for given in (other, on_the_left(other)):
-        torch.testing.assert_close(program.module()(**given).logits, ours(**given).logits, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_onnx_runtime_gives_our_logits(tmp_path):
-    ours = zoo("ForSequenceClassification", both_orders=True)
-    inputs = pairs_of_sentences([(3, 5), (1, 1), (6, 2)])
-    torch.onnx.export(
-        ours,
-        (),
-        tmp_path / "model.onnx",
-        kwargs=inputs,
-        dynamo=True,
-        dynamic_shapes=dict.fromkeys(inputs, SHAPES),
-        verbose=False,
-    )
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
-    other = on_the_left(pairs_of_sentences([(9, 8), (20, 1), (6, 2), (1, 1)]))
-    (logits,) = session.run(None, {name: tensor.numpy() for name, tensor in other.items()})
-    torch.testing.assert_close(torch.from_numpy(logits), ours(**other).logits, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("head", ["Model", "LMHeadModel"])

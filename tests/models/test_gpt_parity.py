@@ -28,20 +28,6 @@ def test_labels_may_come_shifted(tmp_path):
     torch.testing.assert_close(*losses)
 
 
-@pytest.mark.parametrize("head", ["LMHeadModel", "DoubleHeadsModel"])
-def test_dropout_falls_where_it_does_in_the_stock_model(head, tmp_path):
-    rates = {"resid_pdrop": 0.3, "embd_pdrop": 0.2, "attn_pdrop": 0.4, "summary_first_dropout": 0.5}
-    stock, ours = pair(head, tmp_path, "eager", **rates)
-    this = case(head)
-    outputs = []
-    for model, inputs in ((ours, this.inputs | {"unpad": False}), (stock, this.for_stock)):
-        torch.manual_seed(1)
-        outputs.append(model.train()(**inputs))
-    assert_same_outputs(*outputs, this.real)
-    dropped, kept = outputs[0].logits, ours.eval()(**this.inputs).logits
-    assert (dropped - kept).abs().max() > 0.1
-
-
 @UNPAD
 @pytest.mark.parametrize("head", ["Model", *STOCK_HEADS])
 def test_token_types_are_further_words(head, unpad, tmp_path):
@@ -49,24 +35,6 @@ def test_token_types_are_further_words(head, unpad, tmp_path):
     this = case(head)
     this.inputs["token_type_ids"] = torch.randint(0, 97, this.real.shape)
     assert_same_outputs(ours(**this.inputs, unpad=unpad), stock(**this.for_stock), this.real)
-
-
-@ATTENTION
-@pytest.mark.parametrize("head", ["Model", "ForSequenceClassification"])
-def test_a_mask_for_every_pair_of_tokens_is_taken_as_it_is(head, attention, tmp_path):
-    stock, ours = pair(head, tmp_path, attention)
-    this = case(head)
-    columns = this.real.shape[1]
-    visible = torch.rand(len(this.real), 1, columns, columns) < 0.7  # also of what comes later
-    visible |= torch.eye(columns, dtype=torch.bool)
-    for block in stock.base_model.h:
-        block.attn.bias = visible.float()  # where transformers keeps the triangle
-    del this.inputs["attention_mask"]
-    this.inputs["input_ids"].clamp_(min=1)  # which token is a row's last, such a mask does not tell
-    everywhere = torch.ones_like(this.real)
-    assert_same_outputs(ours(**this.inputs, attention_mask=visible), stock(**this.inputs), everywhere)
-    added = torch.zeros(visible.shape).masked_fill(~visible, torch.finfo(torch.float32).min)
-    assert_same_outputs(ours(**this.inputs, attention_mask=added), stock(**this.inputs), everywhere)
 
 
 OF_EACH_ROW = torch.arange(14).reshape(7, 2) % 6

@@ -11,18 +11,15 @@ from modeling.gpt import modeling_gpt_tasks
 from tests.support.gpt_cases import (
     DELIMITER,
     EXTRACT,
-    LABELS,
-    ROWS,
     STOCK_HEADS,
     batch,
     case,
-    on_the_left,
     padded,
     pair,
     pairs_of_sentences,
     zoo,
 )
-from tests.support.model_cases import assert_same_gradients, assert_same_outputs
+from tests.support.model_cases import LABELS, ROWS, assert_same_gradients, assert_same_outputs, on_the_left
 
 
 LENGTHS = [(3, 5), (1, 1), (6, 2), (4, 4), (2, 7), (1, 9)]

@@ -4,9 +4,7 @@ import pytest
 import torch
 
 from tests.support import bert_cases, gpt_cases
-
-
-EACH_FAMILY = pytest.mark.parametrize("cases", [bert_cases, gpt_cases], ids=["bert", "gpt"])
+from tests.support.families import EACH_FAMILY
 
 
 def layers_of(cases, model) -> torch.nn.ModuleList:

@@ -17,13 +17,13 @@ from elmo_gpt_bert.training import batches
 from modeling.shared import modeling_packing
 from modeling.shared.packing_collator import find_packing
 from tests.support import bert_cases, gpt_cases
+from tests.support.families import each
 from tests.support.glue_sample import write_model, write_task, write_vocabulary
+from tests.support.model_cases import on_the_left
 from tests.support.pretraining_sample import flags as pretraining_flags
 
 
 add_packing = modeling.DataCollatorWithPacking(lambda batch: dict(batch))
-BERT = ["Model", *bert_cases.HEADS]
-GPT = ["Model", *gpt_cases.STOCK_HEADS, *gpt_cases.OWN_HEADS]
 
 
 def results(model, inputs, labels) -> SimpleNamespace:
@@ -49,18 +49,10 @@ def assert_same_with_packing(model, inputs, labels) -> None:
 
 
 @pytest.mark.parametrize("unpad", [None, False])
-@pytest.mark.parametrize("head", BERT)
-def test_berts_outputs_and_gradients_are_the_same_bits(head, unpad, tmp_path):
-    _, model = bert_cases.pair(head, tmp_path)
-    this = bert_cases.case(head, holes=True)
-    assert_same_with_packing(model, this.inputs | {"unpad": unpad}, this.labels)
-
-
-@pytest.mark.parametrize("unpad", [None, False])
-@pytest.mark.parametrize("head", GPT)
-def test_gpts_outputs_and_gradients_are_the_same_bits(head, unpad):
-    this = gpt_cases.case(head)
-    assert_same_with_packing(gpt_cases.zoo(head), this.inputs | {"unpad": unpad}, this.labels)
+@each("head", ["Model", *bert_cases.HEADS], ["Model", *gpt_cases.STOCK_HEADS, *gpt_cases.OWN_HEADS])
+def test_outputs_and_gradients_are_the_same_bits(cases, head, unpad):
+    this = cases.case(head, holes=True)
+    assert_same_with_packing(cases.zoo(head), this.inputs | {"unpad": unpad}, this.labels)
 
 
 @pytest.mark.parametrize("labels_padding", [False, True])
@@ -121,7 +113,7 @@ def test_a_mask_that_is_made_or_left_out_later_makes_the_packing_useless(monkeyp
 
 
 def test_positions_count_from_the_real_tokens_of_a_mask_that_came_later():
-    model, batch = gpt_cases.zoo("ForTokenClassification"), gpt_cases.on_the_left(gpt_cases.batch([5, 9, 2]))
+    model, batch = gpt_cases.zoo("ForTokenClassification"), on_the_left(gpt_cases.batch([5, 9, 2]))
     packing = find_packing({"input_ids": batch["input_ids"]})
     real = batch["attention_mask"].bool()
     torch.testing.assert_close(model(**batch, packing=packing).logits[real], model(**batch).logits[real])

@@ -10,8 +10,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, BaseModelOutp
 from tests.support import bert_cases, gpt_cases
 from tests.support.bert_cases import LABELS
 from tests.support.families import EACH_FAMILY, each
-from tests.support.gpt_cases import on_the_left
-from tests.support.model_cases import assert_same_gradients, assert_same_outputs
+from tests.support.model_cases import assert_same_gradients, assert_same_outputs, on_the_left
 
 
 UNPAD = pytest.mark.parametrize("unpad", [True, False], ids=["packed", "padded"])
@@ -56,6 +55,26 @@ def test_losses_and_gradients_are_the_stock_models(cases, head, unpad, attention
         losses[-1].sum().backward()
     torch.testing.assert_close(*losses, atol=1e-5, rtol=1e-5)
     assert_same_gradients(ours, stock)
+
+
+RATES = {
+    bert_cases: {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.2, "classifier_dropout": 0.5},
+    gpt_cases: {"resid_pdrop": 0.3, "embd_pdrop": 0.2, "attn_pdrop": 0.4, "summary_first_dropout": 0.5},
+}
+
+
+@each("head", BERT, ["Model", "LMHeadModel", "DoubleHeadsModel"])  # transformers' GPT drops nothing before its classes
+def test_dropout_falls_where_it_does_in_the_stock_model(cases, head, tmp_path):
+    stock, ours = cases.pair(head, tmp_path, "eager", **RATES[cases])
+    ours.config.unpad = False  # both draw as many numbers, for all tokens
+    this = cases.case(head)
+    outputs = []
+    for model, inputs in ((ours, this.inputs), (stock, this.for_stock)):
+        torch.manual_seed(1)
+        outputs.append(model.train()(**inputs, **this.labels))
+    assert_same_outputs(*outputs, this.real)
+    evaluated = ours.eval()(**this.inputs, **this.labels)
+    assert (outputs[0][-1] - evaluated[-1]).abs().max() > 0.1
 
 
 @UNPAD
@@ -237,6 +256,27 @@ def test_left_padding_gives_what_the_stock_model_gives(cases, head, given, atten
     if given:  # counted from each row's first token, as its user wants them
         inputs["position_ids"] = (real.cumsum(1) - 1).clamp(min=0)
     assert_same_outputs(ours(**inputs), stock(**inputs), real)
+
+
+@ATTENTION
+@each("head", *[["Model", "ForSequenceClassification"]] * 2)
+def test_a_mask_for_every_pair_of_tokens_is_taken_as_it_is(cases, head, attention, tmp_path):
+    stock, ours = cases.pair(head, tmp_path, attention)
+    this = cases.case(head)
+    columns = this.real.shape[1]
+    visible = torch.rand(len(this.real), 1, columns, columns) < 0.7  # also of what comes later
+    visible |= torch.eye(columns, dtype=torch.bool)
+    added = torch.zeros(visible.shape).masked_fill(~visible, torch.finfo(torch.float32).min)
+    del this.inputs["attention_mask"]
+    this.inputs["input_ids"].clamp_(min=1)  # which token is a row's last, such a mask does not tell
+    if cases is bert_cases:
+        expected = stock(**this.inputs, attention_mask=added)
+    else:
+        for block in stock.base_model.h:
+            block.attn.bias = visible.float()  # where transformers keeps the triangle
+        expected = stock(**this.inputs)
+    for mask in (visible, added):
+        assert_same_outputs(ours(**this.inputs, attention_mask=mask), expected, torch.ones_like(this.real))
 
 
 @each("head", ["ForPreTraining"], gpt_cases.STOCK_HEADS)

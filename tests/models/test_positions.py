@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from tests.support import bert_cases, gpt_cases
+from tests.support.families import EACH_FAMILY
 
 
-MODELS = pytest.mark.parametrize("cases", [bert_cases, gpt_cases], ids=["bert", "gpt"])
 UNPAD = pytest.mark.parametrize("unpad", [True, False], ids=["packed", "padded"])
 COLUMNS = 7
 WITH_A_HOLE = torch.tensor([[1, 1, 0, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0], [1, 0, 1, 1, 0, 1, 0]])
@@ -37,7 +37,7 @@ def assert_parts_are_as_alone(states, stock, ids: torch.Tensor, parts: list[tupl
         torch.testing.assert_close(states[row : row + 1, start:stop], expected, atol=1e-5, rtol=1e-5)
 
 
-@MODELS
+@EACH_FAMILY
 @UNPAD
 def test_any_positions_are_read_as_by_the_stock_model(cases, unpad, tmp_path):
     stock, ours = cases.pair("Model", tmp_path)
@@ -49,7 +49,7 @@ def test_any_positions_are_read_as_by_the_stock_model(cases, unpad, tmp_path):
                     assert_same_states(ours, stock, {"input_ids": ids, "position_ids": position_ids}, unpad=unpad)
 
 
-@MODELS
+@EACH_FAMILY
 @pytest.mark.parametrize("head", ["Model", "LMHeadModel", "ForMaskedLM", "ForSequenceClassification"])
 def test_inputs_without_names_are_in_the_order_of_the_stock_model(cases, head, tmp_path):
     if head == {bert_cases: "LMHeadModel", gpt_cases: "ForMaskedLM"}[cases]:
@@ -62,7 +62,7 @@ def test_inputs_without_names_are_in_the_order_of_the_stock_model(cases, head, t
     torch.testing.assert_close(states, expected, atol=1e-5, rtol=1e-5)
 
 
-@MODELS
+@EACH_FAMILY
 @UNPAD
 def test_positions_beside_padding_are_read_as_by_the_stock_model(cases, unpad, tmp_path):
     stock, ours = cases.pair("Model", tmp_path)
@@ -79,7 +79,7 @@ def test_positions_beside_padding_are_read_as_by_the_stock_model(cases, unpad, t
         assert_same_states(ours, stock, inputs, unpad=unpad)
 
 
-@MODELS
+@EACH_FAMILY
 @UNPAD
 @pytest.mark.parametrize("kind", RESTARTING)
 def test_positions_that_restart_divide_a_batch_of_one_row(cases, unpad, kind, tmp_path):
@@ -94,7 +94,7 @@ def test_positions_that_restart_divide_a_batch_of_one_row(cases, unpad, kind, tm
         assert_parts_are_as_alone(states, stock, ids, parts, first=positions[0])
 
 
-@MODELS
+@EACH_FAMILY
 @UNPAD
 def test_numbers_of_sequences_divide_the_rows_of_any_batch(cases, unpad, tmp_path):
     stock, ours = cases.pair("Model", tmp_path)
@@ -109,7 +109,7 @@ def test_numbers_of_sequences_divide_the_rows_of_any_batch(cases, unpad, tmp_pat
         assert_parts_are_as_alone(states, stock, ids, parts)
 
 
-@MODELS
+@EACH_FAMILY
 @UNPAD
 def test_boundaries_divide_a_batch_of_one_row(cases, unpad, tmp_path):
     stock, ours = cases.pair("Model", tmp_path)
@@ -122,7 +122,7 @@ def test_boundaries_divide_a_batch_of_one_row(cases, unpad, tmp_path):
         assert_parts_are_as_alone(states, stock, ids, [(0, 0, 3), (0, 3, 7)])
 
 
-@MODELS
+@EACH_FAMILY
 @pytest.mark.parametrize(
     ("rows", "given", "message"),
     [
@@ -141,7 +141,7 @@ def test_boundaries_that_do_not_fit_are_refused(cases, rows, given, message, tmp
         ours(torch.randint(1, 90, (rows, COLUMNS)), **given)
 
 
-@MODELS
+@EACH_FAMILY
 def test_a_mask_over_pairs_is_not_given_beside_boundaries(cases, tmp_path):
     _, ours = cases.pair("Model", tmp_path)
     ids = torch.randint(1, 90, (2, COLUMNS))

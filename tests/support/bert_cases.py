@@ -1,14 +1,17 @@
 """Tiny BERTs with odd, unequal sizes, the same weights in transformers' class and ours, and batches for every head."""
 
+from pathlib import Path
+
 import torch
 import transformers
 from transformers import BertConfig, PreTrainedModel
 
 import modeling
 from modeling import ZooBertConfig
-from tests.support.model_cases import Case
+from tests.support.model_cases import CHOICES, LABELS, Case, Tensors, load_ours, random_mask, ready
 
 
+STOCK, STOCK_CONFIG, OURS, CONFIG = "Bert", BertConfig, "ZooBert", ZooBertConfig  # how names of classes begin
 SIZES = {
     "vocab_size": 97,
     "hidden_size": 36,
@@ -19,7 +22,6 @@ SIZES = {
     "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
 }
-ROWS, COLUMNS, CHOICES, LABELS = 7, 19, 3, 5
 HEADS = [
     "ForPreTraining",
     "ForMaskedLM",
@@ -30,8 +32,23 @@ HEADS = [
     "ForMultipleChoice",
 ]
 OF_TWO = ["ForQuestionAnswering", "ForNextSentencePrediction"]
-# Names of kernels in transformers that take the boundaries of sequences.
-FLASH_KERNELS = ["flash_attention_2", "flash_attention_3", "kernels-community/flash-attn2"]
+# What older files of ForPreTraining hold.
+AGES = {
+    "gamma and beta": lambda tensors: {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        for name, tensor in tensors.items()
+    },
+    "position_ids": lambda tensors: (
+        tensors | {"bert.embeddings.position_ids": torch.arange(SIZES["max_position_embeddings"]).unsqueeze(0)}
+    ),
+    "untied copies": lambda tensors: (
+        tensors
+        | {
+            "cls.predictions.decoder.weight": tensors["bert.embeddings.word_embeddings.weight"].clone(),
+            "cls.predictions.decoder.bias": tensors["cls.predictions.bias"].clone(),
+        }
+    ),
+}
 
 
 def stock_config(head: str = "Model", **changes) -> BertConfig:
@@ -39,41 +56,24 @@ def stock_config(head: str = "Model", **changes) -> BertConfig:
     return BertConfig(**(SIZES | {"num_labels": labels} | changes))
 
 
-def draw_weights(model: PreTrainedModel) -> None:
-    """Random weights large enough to tell mistakes."""
-    for name, parameter in model.named_parameters():
-        around = 1.0 if name.endswith("LayerNorm.weight") else 0.0
-        parameter.data.normal_(around, 0.2 if parameter.dim() > 1 else 0.1)
-    model.tie_weights()
-
-
 def zoo(head: str, attention: str = "sdpa", **changes) -> PreTrainedModel:
     """One of our classes with random weights, in evaluation mode."""
     labels = 2 if head in OF_TWO else LABELS
-    model = getattr(modeling, f"ZooBert{head}")(ZooBertConfig(**(SIZES | {"num_labels": labels} | changes)))
-    draw_weights(model)
-    model.set_attn_implementation(attention)
-    return model.eval()
+    return ready(
+        getattr(modeling, f"ZooBert{head}")(ZooBertConfig(**(SIZES | {"num_labels": labels} | changes))), attention
+    )
 
 
-def pair(head: str, folder, attn_implementation: str = "sdpa", **changes) -> tuple[PreTrainedModel, PreTrainedModel]:
+def pair(head: str, folder: Path, attention: str = "sdpa", **changes) -> tuple[PreTrainedModel, PreTrainedModel]:
     """transformers' model with random weights, and ours loaded from what it saves."""
     stock = getattr(transformers, f"Bert{head}")(stock_config(head, **changes))
-    draw_weights(stock)
-    stock.set_attn_implementation(attn_implementation)
-    stock.save_pretrained(folder)
-    ours = getattr(modeling, f"ZooBert{head}").from_pretrained(folder, attn_implementation=attn_implementation)
-    return stock.eval(), ours.eval()
+    stock.set_attn_implementation(attention)
+    return load_ours(getattr(modeling, f"ZooBert{head}"), stock, folder, attention)
 
 
-def batch(lengths: list[int] | None = None, holes: bool = False) -> dict[str, torch.Tensor]:
+def batch(lengths: list[int] | None = None, holes: bool = False) -> Tensors:
     """(7, 19) token ids, segments and a mask of random lengths; with `holes`, zeros inside the rows too."""
-    lengths = torch.tensor(lengths) if lengths else torch.randint(2, COLUMNS + 1, (ROWS,))
-    columns = int(lengths.max())
-    mask = (torch.arange(columns) < lengths.unsqueeze(1)).long()
-    if holes:
-        mask *= torch.randint(0, 2, mask.shape)
-        mask[:, 0] = 1
+    mask = random_mask(lengths, holes)
     return {
         "input_ids": torch.randint(1, SIZES["vocab_size"], mask.shape) * mask,
         "attention_mask": mask,

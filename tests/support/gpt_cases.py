@@ -8,9 +8,10 @@ from transformers import OpenAIGPTConfig, PreTrainedModel
 
 import modeling
 from modeling import ZooGPTConfig
-from tests.support.model_cases import Case
+from tests.support.model_cases import CHOICES, LABELS, Case, Tensors, load_ours, random_mask, ready
 
 
+STOCK, STOCK_CONFIG, OURS, CONFIG = "OpenAIGPT", OpenAIGPTConfig, "ZooGPT", ZooGPTConfig  # how names of classes begin
 SIZES = {
     "vocab_size": 97,
     "n_positions": 41,
@@ -24,49 +25,39 @@ SIZES = {
     "pad_token_id": 0,
 }
 START, DELIMITER, EXTRACT = 94, 95, 96  # as the release places them, right after the words
-ROWS, COLUMNS, CHOICES, LABELS = 7, 19, 3, 5
 STOCK_HEADS = ["LMHeadModel", "DoubleHeadsModel", "ForSequenceClassification"]
 OWN_HEADS = ["ForMultipleChoice", "ForTokenClassification", "ForQuestionAnswering"]
-
-
-def draw_weights(model: PreTrainedModel) -> None:
-    """Random weights large enough to tell mistakes."""
-    for name, parameter in model.named_parameters():
-        around = 1.0 if name.endswith(("ln_1.weight", "ln_2.weight")) else 0.0
-        parameter.data.normal_(around, 0.2 if parameter.dim() > 1 else 0.1)
-    model.tie_weights()
+TRIANGLE = torch.ones(41, 41).tril().view(1, 1, 41, 41)
+# What older files of LMHeadModel hold.
+AGES = {
+    "unprefixed": lambda tensors: {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()},
+    "triangles": lambda tensors: (
+        tensors | {f"transformer.h.{index}.attn.bias": TRIANGLE.clone() for index in range(SIZES["n_layer"])}
+    ),
+    "untied copy": lambda tensors: tensors | {"lm_head.weight": tensors["transformer.tokens_embed.weight"].clone()},
+}
+AGES["the first release"] = lambda tensors: AGES["unprefixed"](AGES["triangles"](tensors))
 
 
 def zoo(head: str, attention: str = "sdpa", **changes) -> PreTrainedModel:
     """One of our classes with random weights, in evaluation mode."""
     config = ZooGPTConfig(**(SIZES | {"num_labels": LABELS, "sep_token_id": DELIMITER} | changes))
-    model = getattr(modeling, f"ZooGPT{head}")(config)
-    draw_weights(model)
-    model.set_attn_implementation(attention)
-    return model.eval()
+    return ready(getattr(modeling, f"ZooGPT{head}")(config), attention)
 
 
 def pair(head: str, folder: Path, attention: str = "sdpa", **changes) -> tuple[PreTrainedModel, PreTrainedModel]:
     """transformers' model with random weights, and ours loaded from what it saves."""
     stock = getattr(transformers, f"OpenAIGPT{head}")(OpenAIGPTConfig(**(SIZES | {"num_labels": LABELS} | changes)))
-    draw_weights(stock)
-    stock.save_pretrained(folder)
-    ours = getattr(modeling, f"ZooGPT{head}").from_pretrained(folder, attn_implementation=attention)
-    return stock.eval(), ours.eval()
+    return load_ours(getattr(modeling, f"ZooGPT{head}"), stock, folder, attention)
 
 
-def batch(lengths: list[int] | None = None, holes: bool = False) -> dict[str, torch.Tensor]:
+def batch(lengths: list[int] | None = None, holes: bool = False) -> Tensors:
     """(7, 19) token ids and a mask of random lengths; with `holes`, zeros inside the rows too."""
-    lengths = torch.tensor(lengths) if lengths else torch.randint(2, COLUMNS + 1, (ROWS,))
-    columns = int(lengths.max())
-    mask = (torch.arange(columns) < lengths.unsqueeze(1)).long()
-    if holes:
-        mask *= torch.randint(0, 2, mask.shape)
-        mask[:, 0] = 1
+    mask = random_mask(lengths, holes)
     return {"input_ids": torch.randint(1, START, mask.shape) * mask, "attention_mask": mask}
 
 
-def pairs_of_sentences(lengths: list[tuple[int, int]]) -> dict[str, torch.Tensor]:
+def pairs_of_sentences(lengths: list[tuple[int, int]]) -> Tensors:
     """Rows "start, A, delimiter, B, extract" of sentences of these lengths, padded on the right."""
     rows = [
         [START, *torch.randint(1, START, (one,)), DELIMITER, *torch.randint(1, START, (other,)), EXTRACT]
@@ -75,21 +66,12 @@ def pairs_of_sentences(lengths: list[tuple[int, int]]) -> dict[str, torch.Tensor
     return padded(rows)
 
 
-def padded(rows: list[list[int]]) -> dict[str, torch.Tensor]:
+def padded(rows: list[list[int]]) -> Tensors:
     """Token ids and their mask, padded with 0 on the right."""
     columns = max(map(len, rows))
     ids = torch.tensor([[int(word) for word in row] + [0] * (columns - len(row)) for row in rows])
     mask = torch.tensor([[1] * len(row) + [0] * (columns - len(row)) for row in rows])
     return {"input_ids": ids, "attention_mask": mask}
-
-
-def on_the_left(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The same rows, the padding before them instead of behind."""
-    spare = inputs["attention_mask"].shape[1] - inputs["attention_mask"].sum(1)
-    return {
-        name: torch.stack([row.roll(int(by), 0) for row, by in zip(tensor, spare, strict=True)])
-        for name, tensor in inputs.items()
-    }
 
 
 def case(head: str, holes: bool = False) -> Case:

@@ -1,21 +1,100 @@
-"""What the tests of BERT and GPT share: inputs and labels of a head, and the comparison with transformers' model."""
+"""What the tests of BERT and GPT share: tiny models and batches, and the comparison with transformers' model."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
-from transformers import PreTrainedModel
+from safetensors.torch import load_file, save_file
+from transformers import DataCollatorWithFlattening, PreTrainedModel
+
+
+ROWS, COLUMNS, CHOICES, LABELS = 7, 19, 3, 5
+Tensors = dict[str, torch.Tensor]
 
 
 @dataclass
 class Case:
-    inputs: dict[str, torch.Tensor]
-    labels: dict[str, torch.Tensor]
+    inputs: Tensors
+    labels: Tensors
     real: torch.Tensor  # (B, T) or (B, K, T), where outputs of tokens are defined
 
     @property
-    def for_stock(self) -> dict[str, torch.Tensor]:
+    def for_stock(self) -> Tensors:
         """transformers' GPT knows masks of rows only, also where it takes choices."""
         return self.inputs | {"attention_mask": self.inputs["attention_mask"].flatten(0, -2)}
+
+
+def draw_weights(model: PreTrainedModel) -> None:
+    """Random weights large enough to tell mistakes."""
+    for name, parameter in model.named_parameters():
+        around = 1.0 if name.endswith(("LayerNorm.weight", "ln_1.weight", "ln_2.weight")) else 0.0
+        parameter.data.normal_(around, 0.2 if parameter.dim() > 1 else 0.1)
+    model.tie_weights()
+
+
+def ready(ours: PreTrainedModel, attention: str) -> PreTrainedModel:
+    """The model with random weights, in evaluation mode."""
+    draw_weights(ours)
+    ours.set_attn_implementation(attention)
+    return ours.eval()
+
+
+def load_ours(
+    kind: type[PreTrainedModel], stock: PreTrainedModel, folder: Path, attention: str
+) -> tuple[PreTrainedModel, PreTrainedModel]:
+    """transformers' model with random weights, and ours loaded from what it saves."""
+    draw_weights(stock)
+    stock.save_pretrained(folder)
+    return stock.eval(), kind.from_pretrained(folder, attn_implementation=attention).eval()
+
+
+def random_mask(lengths: list[int] | None, holes: bool) -> torch.Tensor:
+    """(7, 19) ones for rows of these lengths, or of random ones; with `holes`, zeros inside the rows too."""
+    lengths = torch.tensor(lengths) if lengths else torch.randint(2, COLUMNS + 1, (ROWS,))
+    columns = int(lengths.max())
+    mask = (torch.arange(columns) < lengths.unsqueeze(1)).long()
+    if holes:
+        mask *= torch.randint(0, 2, mask.shape)
+        mask[:, 0] = 1
+    return mask
+
+
+def on_the_left(inputs: Tensors) -> Tensors:
+    """The same rows, the padding before them instead of behind."""
+    spare = inputs["attention_mask"].shape[1] - inputs["attention_mask"].sum(1)
+    return {
+        name: torch.stack([row.roll(int(by), 0) for row, by in zip(tensor, spare, strict=True)])
+        for name, tensor in inputs.items()
+    }
+
+
+def flattened(inputs: Tensors, labelled: bool = False) -> Tensors:
+    """All rows end to end in one, as transformers' padding-free collator lays them; `labelled` for the next tokens."""
+    real = inputs["attention_mask"].bool()
+    rows = [{"input_ids": ids[kept].tolist()} for ids, kept in zip(inputs["input_ids"], real, strict=True)]
+    flat = DataCollatorWithFlattening(return_flash_attn_kwargs=True)(rows)
+    if not labelled:
+        del flat["labels"]
+    if "token_type_ids" in inputs:
+        flat["token_type_ids"] = inputs["token_type_ids"][real].unsqueeze(0)
+    return flat
+
+
+def rewrite(folder: Path, change: Callable[[Tensors], Tensors], name: str = "model.safetensors") -> None:
+    """Replaces the tensors of a saved folder by what `change` makes of them."""
+    tensors = change(load_file(folder / "model.safetensors"))
+    (folder / "model.safetensors").unlink()
+    if name.endswith(".bin"):
+        torch.save(tensors, folder / name)
+    else:
+        save_file(tensors, folder / name, metadata={"format": "pt"})
+
+
+def assert_same_tensors(model: PreTrainedModel, expected: PreTrainedModel) -> None:
+    assert sorted(model.state_dict()) == sorted(expected.state_dict())
+    for name, tensor in expected.state_dict().items():
+        assert torch.equal(model.state_dict()[name], tensor), name
 
 
 def assert_same_outputs(ours, stock, real: torch.Tensor, atol: float = 1e-5) -> None:

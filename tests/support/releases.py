@@ -46,29 +46,3 @@ def assert_refused(
         convert(release, **flags)
     assert "\n" not in str(raised.value) and len(str(raised.value)) < LONG
     assert sorted(release.parent.rglob("*")) == before
-
-
-def assert_a_folder_in_use_is_kept(convert: Callable[[Path], object], release: Path) -> None:
-    """The release is converted into the folder beside it that already holds something."""
-    output = release.parent / "converted"
-    output.mkdir()
-    (output / "notes.txt").write_text("mine")
-    assert_refused(convert, release, FileExistsError, "^output .*converted already holds something")
-    assert (output / "notes.txt").read_text() == "mine"
-
-
-def assert_a_full_disk_leaves_nothing(convert: Callable[[Path], object], release: Path, tokenizer: type) -> None:
-    """The disk is full when the tokenizer is written."""
-
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokenizer, "save_pretrained", full)
-        assert_refused(convert, release, OSError, "cannot write .*No space left.* Name a place with room")
-
-
-def assert_the_commands_error_is_one_line(main: Callable, words: list[str], missing: Path, capsys) -> None:
-    with pytest.raises(SystemExit, match="1"):
-        main(words)
-    assert capsys.readouterr().err.partition(": ")[2] == f"error: {missing}: no such file\n"

@@ -26,7 +26,6 @@ from examples.neural_lm import (
 )
 from examples.word2vec import read_sentences
 from modeling import ElmoConfig, ElmoForPreTraining, ElmoTokenizer
-from tests.conftest import ROOT
 from tests.support.pretraining_sample import ELMO, write_text
 
 
@@ -38,10 +37,6 @@ def file(tmp_path) -> Path:
 @pytest.fixture
 def sentences(file) -> list[list[str]]:
     return read_sentences(str(file), None)
-
-
-def test_the_example_fits_on_a_teachers_screen():
-    assert len((ROOT / "examples/neural_lm.py").read_text(encoding="utf-8").splitlines()) <= 250
 
 
 # The text

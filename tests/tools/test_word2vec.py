@@ -32,7 +32,6 @@ from modeling import (
     ZooGPTModel,
     ZooGPTTokenizer,
 )
-from tests.conftest import ROOT
 from tests.support.glue_sample import VOCABULARY, write_model, write_vocabulary
 from tests.support.gpt_sample import write_gpt_model
 from tests.support.ner_sample import write_elmo, write_folder
@@ -63,10 +62,6 @@ def words_of(file: Path) -> list[list[str]]:
     """The words of each sentence, as ELMo's language model reads them."""
     sentences = [sentence for document in read_documents(file) for sentence in split_sentences(document)]
     return [ElmoTokenizer().tokenize(sentence) for sentence in sentences]
-
-
-def test_the_examples_fit_on_a_teachers_screen():
-    assert len((ROOT / "examples/word2vec.py").read_text(encoding="utf-8").splitlines()) <= 250
 
 
 # The text

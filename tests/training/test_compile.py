@@ -16,7 +16,8 @@ from benchmarks.overhead import as_on_a_gpu
 from elmo_gpt_bert.training import launching, optimization
 from elmo_gpt_bert.training.errors import flags_in_errors
 from elmo_gpt_bert.training.identity import run_identity
-from tests.support import bert_cases, elmo_pair_cases, gpt_cases
+from tests.support import bert_cases, elmo_pair_cases
+from tests.support.families import EACH_FAMILY
 from tests.support.glue_sample import write_model, write_task, write_vocabulary
 from tests.support.tiny_run import Arguments
 
@@ -42,7 +43,7 @@ def compile_to_nothing(monkeypatch) -> CompileCounter:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("head", ["Model", "ForSequenceClassification"])
-@pytest.mark.parametrize("cases", [bert_cases, gpt_cases], ids=["bert", "gpt"])
+@EACH_FAMILY
 def test_packed_batches_of_eight_sizes_are_at_most_three_graphs_without_a_break(cases, head, tmp_path, monkeypatch):
     """One graph of all layers for the first size, one for all others; a last layer that reads one token has its own.
 
@@ -71,7 +72,7 @@ def test_full_rows_are_one_graph(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cases", [bert_cases, gpt_cases], ids=["bert", "gpt"])
+@EACH_FAMILY
 def test_all_kinds_of_batches_in_one_run_stay_below_the_limit_of_graphs(cases, tmp_path, monkeypatch):
     """Packed and whole batches, of one row and of several, above frozen layers: torch would make 8 graphs at most."""
     _, model = cases.pair("ForSequenceClassification", tmp_path)
