@@ -45,6 +45,7 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.generation import GenerationMixin
+from transformers.loss.loss_utils import ForCausalLMLoss
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
@@ -409,7 +410,8 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
             Whether to return the cache. Defaults to `False`: `config.use_cache` is for `generate`.
         skip_logits (`bool`, *optional*, defaults to `False`):
             Whether to return only the loss, with `logits=None`. The scores of all words are then computed for a few
-            of the labelled tokens at a time, which takes a small part of the memory. Needs `labels`.
+            of the labelled tokens at a time, which takes a small part of the memory, unless `loss_function` was
+            replaced. Needs `labels`.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to leave padding out if the loss does not need it; see `ZooGPTModel.forward`.
         cache (`Cache`, *optional*):
@@ -433,7 +435,7 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
         )
         states = outputs.last_hidden_state
         logits, loss = None, None
-        if skip_logits and not is_opaque(labels):
+        if skip_logits and self.loss_function is ForCausalLMLoss and not is_opaque(labels):
             loss = self.loss_without_logits(states, labels, **kwargs)
         else:
             logits = self.lm_head(states_to_predict_from(states, logits_to_keep))

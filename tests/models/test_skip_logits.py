@@ -151,7 +151,7 @@ class Doubled(torch.nn.Module):
 @each(
     "head, changed",
     [("ForMaskedLM", changed) for changed in ("replaced", "forward", "hook", "forward of the head", "loss", "double")],
-    [("LMHeadModel", changed) for changed in ("replaced", "forward", "hook")],  # its loss is one of float32
+    [("LMHeadModel", changed) for changed in ("replaced", "forward", "hook", "loss")],  # its loss is one of float32
 )
 def test_a_head_that_was_changed_is_called(cases, head, changed):
     """The loss is otherwise computed from its weights, for a part of the words at a time."""
