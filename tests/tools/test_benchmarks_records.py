@@ -10,7 +10,7 @@ from tests.conftest import ROOT
 RECORDS = sorted(ROOT.glob("benchmarks/records/*.json"))
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("_little_work")
 def test_a_file_of_json_is_shown_as_the_table_that_was_printed(tmp_path, capsys):
     file = tmp_path / "results.json"
     words = ["small-pairs", "finetuning", "--size", "tiny", "--settings", "fp32", "--pairs", "1"]
