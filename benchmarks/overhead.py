@@ -36,18 +36,11 @@ LENGTHS = (2, 6, 3, 5)  # tokens of the rows
 BATCHES = 4
 
 
-def weightless(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
-    """Stands for attention on states (B, A, T, D): one call, with gradients in C++, of next to no work."""
-    if query.shape != key.shape:  # one query of each row
-        key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
-    return torch.addcmul(query, key, value)
-
-
-def weightless_flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: object, **__: object) -> tuple:
-    """The same, with the (N, A, D) states of torch's flash attention, and its five results."""
-    if query.shape != key.shape:  # one query of each sequence
-        key, value = key[: len(query)], value[: len(query)]
-    return torch.addcmul(query, key, value), None, None, None, None
+def attend_to_all(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *arguments: object, **scale: float):
+    """Takes (N, A, D) states as torch's flash attention does, in one call, but each token sees all sequences."""
+    states = (state.transpose(0, 1).unsqueeze(0) for state in (query, key, value))  # (1, A, N, D)
+    output = torch.nn.functional.scaled_dot_product_attention(*states)
+    return output.squeeze(0).transpose(0, 1), None, None, None, None
 
 
 @contextlib.contextmanager
@@ -56,13 +49,12 @@ def as_on_a_gpu(packed: bool) -> Iterator[None]:
     device = {"GROUPED_DEVICES": (), "READ_DEVICES": (), "FLASH_DEVICES": ("cpu",)}
     flash = {"FLASH_HEADS": range(1000), "FLASH_TYPES": (torch.float32, torch.bfloat16), "_has_flash": bool}
     few = {"FEW_TOKENS": 0} if packed else {}
-    attention = {"TOGETHER_DEVICES": ("cpu",), "FLASH_OPERATION": weightless_flash}
+    attention = {"TOGETHER_DEVICES": ("cpu",), "FLASH_OPERATION": attend_to_all}
     attention |= {"_is_for_sdpa": lambda query, dropout: query.numel() > 0}
     with (
         mock.patch.multiple(modeling_packing, **device, **flash, **few),
         mock.patch.multiple(modeling_attention, **attention),
         mock.patch.object(modeling_onednn, "DEVICES", ()),
-        mock.patch.object(torch.nn.functional, "scaled_dot_product_attention", weightless),
     ):
         yield
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import transformers
-from huggingface_hub.errors import GatedRepoError, RemoteEntryNotFoundError
+from huggingface_hub.errors import GatedRepoError
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModel,
@@ -164,20 +164,6 @@ def test_a_model_that_the_hub_refuses_needs_a_token(run, monkeypatch, status):
     with pytest.raises(OSError, match=message) as info:
         load_config(run(model_name_or_path="me/gated"))
     assert "network" not in str(info.value)
-
-
-def test_a_repository_without_a_model_needs_no_token(run, monkeypatch):
-    def missing(*_, **__):
-        answer = SimpleNamespace(status_code=404, headers={}, request=None)
-        raise OSError("me/data has no config.json") from RemoteEntryNotFoundError("not found", response=answer)
-
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", missing)
-    message = (
-        "has no config.json. The repository is there, without this file: check its name, or give a local folder.$"
-    )
-    with pytest.raises(OSError, match=message):
-        load_config(run(model_name_or_path="me/data"))
 
 
 # Tokenizers
