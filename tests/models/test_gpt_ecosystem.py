@@ -29,6 +29,7 @@ from tests.support.processes import fork, wait
 from tests.support.sharded_step import assert_same_step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adapted", [False, True], ids=["whole", "LoRA"])
 def test_trainer_smooths_the_labels_of_the_next_tokens_as_for_the_stock_model(adapted, tmp_path):
     ids = torch.randint(1, SIZES["vocab_size"], (6, 11))
@@ -142,6 +143,7 @@ def test_the_loss_of_what_follows_a_cache_is_that_of_its_tokens():
     torch.testing.assert_close(following, ours(ids, attention_mask=mask, labels=labels).loss, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_two_processes_that_share_the_weights_compute_the_same_step(tmp_path):
     this = case("LMHeadModel")
     assert_same_step(zoo("LMHeadModel"), this.inputs | this.labels, "fsdp_size", tmp_path)

@@ -56,6 +56,7 @@ def steps() -> list:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_a_model_is_imported_when_it_is_first_used(steps):
     _, imported, configured, of_bert, gpt, after_gpt = steps
     assert imported == configured == []
@@ -155,6 +156,7 @@ def test_a_script_shows_its_help_without_the_imports_of_a_run(script, needed):
     assert SLOW & set(json.loads(done.stdout)) == needed
 
 
+@pytest.mark.slow
 def test_the_zoo_is_imported_without_what_its_models_need(steps):
     at_first, *_ = steps
     assert SLOW & set(at_first) == set()

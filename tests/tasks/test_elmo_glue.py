@@ -69,6 +69,7 @@ def test_a_run_trains_the_head_on_a_frozen_bilm_and_its_folder_repeats_the_numbe
     assert (again / "predictions.tsv").read_text(encoding="utf-8") == predictions
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_bits(flags, tmp_path, monkeypatch):
     def step(self, *_):
         if self.progress.update == 8:

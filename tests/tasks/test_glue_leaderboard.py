@@ -65,6 +65,7 @@ def test_the_files_have_the_names_and_the_sizes_of_the_published_test_sets():
     assert {file.name: file.examples for _, _, file in FILES} == SIZES
 
 
+@pytest.mark.slow
 def test_each_file_has_the_header_and_a_line_for_each_example(files):
     assert {name: len(lines) - 1 for name, lines in files.items()} == SIZES
     for lines in files.values():

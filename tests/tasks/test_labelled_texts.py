@@ -106,6 +106,7 @@ def test_an_update_of_two_batches_is_that_of_one(tmp_path, flags):
     assert losses[0]["train_loss"] == pytest.approx(losses[1]["train_loss"], rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["gpt", "elmo"])
 def test_the_other_models_learn_any_number_of_classes(tmp_path, family):
     file = write_json(tmp_path / "a.json", SETS)

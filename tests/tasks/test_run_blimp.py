@@ -103,6 +103,7 @@ def test_blimp_is_named_in_the_card(flags, tmp_path, monkeypatch):
     assert (score.dataset_type, score.dataset_name, score.dataset_split) == ("nyu-mll/blimp", "BLiMP", "train")
 
 
+@pytest.mark.slow
 def test_two_processes_score_as_one(flags, tmp_path):
     one, two = tmp_path / "out", tmp_path / "two"
     batches = ["--per_device_eval_batch_size", "3"]

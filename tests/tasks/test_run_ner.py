@@ -141,6 +141,7 @@ def test_a_test_file_without_tags_is_predicted_and_not_scored(tmp_path, flags, c
 # Every word has a token
 
 
+@pytest.mark.slow
 def test_words_that_vanish_and_the_ends_of_long_sentences_are_learned_and_found(tmp_path, flags, capsys):
     """U+FE0F has no sub-word; of six words, [CLS] and [SEP] leave room for four tokens in a row of six."""
     odd = (["\ufe0f", "bad", "the", "bad", "bad", "cast"], ["B-PER", "B-PER", "O", "B-PER", "B-PER", "B-PER"])

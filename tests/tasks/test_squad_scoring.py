@@ -193,6 +193,7 @@ def test_data_without_any_label_are_not_scored(files):
         run_squad.main(files.arguments())
 
 
+@pytest.mark.slow
 def test_the_published_questions_are_all_right_with_their_first_answers(data, tmp_path, score):
     path = data / "squad" / "dev-v1.1.json"
     articles = json.loads(path.read_text(encoding="utf-8"))["data"]

@@ -266,6 +266,7 @@ def miniature(tmp_path_factory) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_a_table_of_a_paper_runs_and_goes_on_where_it_was(miniature, repository_root, tmp_path, monkeypatch, capsys):
     """Its runs are carried out in this process."""
 

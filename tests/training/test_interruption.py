@@ -71,6 +71,7 @@ def test_workers_let_a_run_that_is_told_to_stop_with_them_save_and_go_on(flags, 
     assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_of_two_processes_one_that_is_told_to_stop_stops_both(flags, tmp_path, monkeypatch, capfd):
     argv = [*flags, "--output_dir", str(tmp_path / "out")]
     update = loop._Training.update

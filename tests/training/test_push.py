@@ -167,7 +167,7 @@ def test_a_name_that_the_hub_does_not_take_is_told_before_the_work(hub, end):
     assert status == 1 and "Repo id must" in line and "give another --hub_model_id" in line
 
 
-@pytest.mark.parametrize("more", [[], ["--seeds", "2"]])
+@pytest.mark.parametrize("more", [[], pytest.param(["--seeds", "2"], marks=pytest.mark.slow)])
 def test_a_hub_that_fails_after_the_work_costs_nothing_but_one_command(hub, end, tmp_path, more):
     hub.broken = {"commit": 403}
     status, line = end(*more)
@@ -205,6 +205,7 @@ def test_nothing_of_an_earlier_model_stays_beside_the_one_that_is_pushed(hub, tm
     assert hub.files("me/out").keys() == kept and hub.files("me/out")["config.json"] == b"second"
 
 
+@pytest.mark.slow
 def test_of_several_seeds_the_best_goes_up_alone(hub, flags, tmp_path):
     run_glue.main([*flags, "--seeds", "2"])
     files = hub.files("me/out")

@@ -155,6 +155,7 @@ def test_what_only_the_run_can_do_is_not_left_to_the_launcher(run, monkeypatch, 
 # Several processes, everything at once
 
 
+@pytest.mark.slow
 def test_everything_at_once_on_two_processes_gives_the_results_of_one(flags, tmp_path):
     more = ["--gradient_checkpointing", "--mixed_precision", "bf16", "--pad_to_max_length"]
 
