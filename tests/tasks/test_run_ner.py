@@ -159,17 +159,8 @@ def test_words_that_vanish_and_the_ends_of_long_sentences_are_learned_and_found(
 def test_a_limit_counts_sentences_not_their_rows(tmp_path, flags, capsys):
     rows = [(["bad"] * 9, ["B-PER"] * 9), (["the"], ["O"]), (["film"], ["O"])]
     file = write_json(tmp_path / "a.json", rows)
-    args = [
-        *flags,
-        "--train_file",
-        file,
-        "--validation_file",
-        file,
-        "--do_train",
-        "--do_eval",
-        "--max_seq_length",
-        "6",
-    ]
+    args = [*flags, "--train_file", file, "--validation_file", file]
+    args += ["--do_train", "--do_eval", "--max_seq_length", "6"]
     results = run_ner.main([*args, "--max_steps", "1", "--max_eval_samples", "1"])
     assert "validation: 9 of 9 words have a token; 1 sentences in 3 rows" in capsys.readouterr().out
     assert results["eval_number_PER"] == 9 and results["eval_samples"] == 1
