@@ -18,7 +18,6 @@ from typing import Any, BinaryIO
 import numpy as np
 from filelock import FileLock, Timeout
 from huggingface_hub import constants
-from huggingface_hub.errors import RemoteEntryNotFoundError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
@@ -48,27 +47,18 @@ def hub_remedy(error: BaseException, what: str) -> str:
     """The remedy for an error of the Hub's libraries. `what`: "the data are", "the model is"."""
     if constants.HF_HUB_OFFLINE:
         return f"HF_HUB_OFFLINE is set, and {what} not in the cache: unset it"
-    causes = list(_causes(error))
-    if any(isinstance(cause, RemoteEntryNotFoundError) for cause in causes):
-        return "The repository is there, without this file: check its name"
-    if any(map(_is_refusal, causes)):
+    if _is_refusal(error):
         login = "run `hf auth login` or set HF_TOKEN"
         return f"Check its name; if it is private or gated, ask for access on its page, and {login}"
     return "Without network, set HF_HUB_OFFLINE=1 to use only what is cached"
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yields an error, and those that it was raised from."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
 def _is_refusal(error: BaseException) -> bool:
     """Whether the Hub has answered that there is no such repository, or none that this token may read."""
+    cause = error.__cause__ or error.__context__
     status = getattr(getattr(error, "response", None), "status_code", None)
     by_name = type(error).__name__ in ("DatasetNotFoundError", "XetAuthenticationError")  # which have no response
-    return by_name or status in (401, 403, 404)
+    return by_name or status in (401, 403, 404) or (cause is not None and _is_refusal(cause))
 
 
 def open_file(path: Path) -> BinaryIO:

@@ -410,8 +410,8 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
             Whether to return the cache. Defaults to `False`: `config.use_cache` is for `generate`.
         skip_logits (`bool`, *optional*, defaults to `False`):
             Whether to return only the loss, with `logits=None`. The scores of all words are then computed for a few
-            of the labelled tokens at a time, which takes a small part of the memory, unless `loss_function` was
-            replaced. Needs `labels`.
+            of the labelled tokens at a time, which takes a small part of the memory. With another `loss_function`
+            than transformers', all scores are computed, and left out of the output. Needs `labels`.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to leave padding out if the loss does not need it; see `ZooGPTModel.forward`.
         cache (`Cache`, *optional*):
@@ -438,7 +438,7 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
         if skip_logits and self.loss_function is ForCausalLMLoss and not is_opaque(labels):
             loss = self.loss_without_logits(states, labels, **kwargs)
         else:
-            logits = self.lm_head(states_to_predict_from(states, logits_to_keep))
+            logits = self.lm_head(states if skip_logits else states_to_predict_from(states, logits_to_keep))
         if labels is not None and loss is None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
         return CausalLMOutputWithPast(

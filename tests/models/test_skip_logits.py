@@ -142,7 +142,7 @@ class Doubled(torch.nn.Module):
 
     def __init__(self, product: torch.nn.Module):
         super().__init__()
-        self.product, self.weight = product, product.weight
+        self.product = product
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         return 2 * self.product(states)

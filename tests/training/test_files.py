@@ -1,15 +1,13 @@
-"""JSON that says one thing, tensors that are as they were saved or refused, and what to do where the Hub fails."""
+"""JSON that says one thing, and tensors that are as they were saved or refused."""
 
 import json
 import random
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from huggingface_hub.errors import RemoteEntryNotFoundError
 from safetensors.numpy import load_file
 
-from elmo_gpt_bert.training.files import hub_remedy, load_tensors, read_json, read_json_object, save_tensors
+from elmo_gpt_bert.training.files import load_tensors, read_json, read_json_object, save_tensors
 
 
 @pytest.mark.parametrize(
@@ -60,11 +58,3 @@ def test_no_change_of_any_bit_and_no_cut_gives_other_tensors(tmp_path):
         path.write_bytes(whole[:place] + (changed + whole[place + 1 :] if number % 3 else b""))
         with pytest.raises(ValueError, match="it cannot be read|it was changed|it has no checksum"):
             load_tensors(path)
-
-
-def test_a_repository_without_a_file_needs_no_token(monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    answer = SimpleNamespace(status_code=404, headers={}, request=None)
-    error = OSError("me/data has no config.json")
-    error.__cause__ = RemoteEntryNotFoundError("not found", response=answer)
-    assert hub_remedy(error, "the model is") == "The repository is there, without this file: check its name"
