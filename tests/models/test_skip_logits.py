@@ -176,6 +176,13 @@ def test_a_head_that_was_changed_is_called(cases, head, changed):
     assert (abs(loss.item() - plain) > 1e-3) == (changed != "double")
 
 
+def test_gpts_replaced_loss_reads_all_scores_however_many_are_to_be_kept():
+    model, inputs = gpt_cases.zoo("LMHeadModel"), batch_of(gpt_cases, "LMHeadModel")
+    expected, stock = model(**inputs, skip_logits=True).loss, model.loss_function
+    model.loss_function = lambda **arguments: 2 * stock(**arguments)
+    torch.testing.assert_close(model(**inputs, skip_logits=True, logits_to_keep=2).loss, 2 * expected)
+
+
 @pytest.mark.parametrize("kind", FOR_BOTH)
 @EACH_LANGUAGE_MODEL
 def test_a_traced_program_has_the_same_loss(cases, head, kind, monkeypatch):
