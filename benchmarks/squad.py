@@ -2,9 +2,9 @@
 
     python -m benchmarks.squad [ROW ...] [--data_dir FOLDER] [--tokenizer_name vocab.txt] [--json FILE]
 
-The baseline works like transformers' example run_qa.py (plain_squad.py). `windows-...` makes the windows for training
-and evaluation. It does not pad them and needs no datasets.map, which would take the baseline longer. `answers` finds
-the best spans by a model's scores, which are random, and high at the right answer.
+The baseline works like transformers' example run_qa.py (plain_squad.py), but without padding and datasets.map, which
+would take it longer. `windows-...` makes the windows for training and evaluation. `answers` finds the best spans by a
+model's scores, which are random, and high at the right answer.
 """
 
 import argparse
@@ -105,12 +105,7 @@ def window_numbers(windows: Windows, train: bool) -> Outputs:
 
 
 def feature_numbers(features: dict[str, list], examples: Dataset) -> Outputs:
-    """The same of the example's features, without padding; a token's characters get the accents after them."""
-    lengths = [sum(row) for row in features["attention_mask"]]
-    features = {
-        name: [row[:length] for row, length in zip(rows, lengths, strict=True)] if isinstance(rows[0], list) else rows
-        for name, rows in features.items()
-    }
+    """The same of the example's features; a token's characters get the accents after them."""
     numbers = flatten({name: rows for name, rows in features.items() if name not in ("example_id", "offset_mapping")})
     if "example_id" in features:
         question = {name: number for number, name in enumerate(examples["id"])}

@@ -439,8 +439,8 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
             loss = self.loss_without_logits(states, labels, **kwargs)
         else:
             logits = self.lm_head(states if skip_logits else states_to_predict_from(states, logits_to_keep))
-        if labels is not None and loss is None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+            if labels is not None:
+                loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
         return CausalLMOutputWithPast(
             loss=loss,
             logits=None if skip_logits else logits,

@@ -257,8 +257,9 @@ def counts_as_padded(inputs: torch.Tensor, attention_mask: torch.Tensor | None, 
     if attention_mask is None or cache is not None or not is_of_rows(attention_mask) or is_opaque(attention_mask):
         return False
     rows, columns = inputs.shape[:2]
-    takes_mask = torch.backends.cuda.mem_efficient_sdp_enabled() or torch.backends.cuda.math_sdp_enabled()
-    return attention_mask.device.type not in READ_DEVICES and rows * columns < FEW_TOKENS and takes_mask
+    if attention_mask.device.type in READ_DEVICES or rows * columns >= FEW_TOKENS:
+        return False
+    return torch.backends.cuda.mem_efficient_sdp_enabled() or torch.backends.cuda.math_sdp_enabled()
 
 
 @dataclass(frozen=True)
