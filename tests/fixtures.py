@@ -27,6 +27,12 @@ importlib.metadata.version = functools.cache(importlib.metadata.version)
 jinja2.Template = functools.cache(jinja2.Template)
 
 
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef) -> None:
+    """What several tests share begins with the same random numbers, whichever test asks for it first."""
+    if fixturedef.scope != "function":
+        torch.manual_seed(0)
+
+
 @pytest.fixture(autouse=True)
 def _process_as_it_was():
     """What a run sets for its whole process is undone: each test starts like a fresh one."""

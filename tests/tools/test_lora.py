@@ -61,7 +61,7 @@ def adapter(trained, tmp_path, base) -> Path:
 
 def flags(tmp_path: Path, base: str, file: str) -> list[str]:
     words = ["--model_name_or_path", base, "--train_file", file, "--validation_file", file, "--do_train", "--do_eval"]
-    words += ["--output_dir", str(tmp_path / "adapter"), "--learning_rate", "0.02", "--max_steps", "60"]
+    words += ["--output_dir", str(tmp_path / "adapter"), "--learning_rate", "0.01", "--max_steps", "60"]
     return [*words, "--max_seq_length", "32", "--per_device_train_batch_size", "4"]
 
 
