@@ -13,7 +13,7 @@ import torch
 from datasets import Dataset, DatasetDict
 from transformers import AutoModelForQuestionAnswering, AutoModelForTokenClassification
 
-from elmo_gpt_bert.explorer.language_models import Span, check_characters, check_named, words_of
+from elmo_gpt_bert.explorer.language_models import Span, check_named, words_of
 from elmo_gpt_bert.metrics.entities import split_tag, starts
 from elmo_gpt_bert.tasks.ner.features import class_names, collate, make_features, predicted_tags
 from elmo_gpt_bert.tasks.squad.answering import N_BEST, Entry, QuestionAnswerer, probabilities, with_null
@@ -161,7 +161,6 @@ def load_answerer(name: str) -> QuestionAnswerer:
 def answer(answerer: QuestionAnswerer, question: str, context: str) -> Ranked:
     """The 20 best answers. Raises ValueError for an empty question, and for a text that is empty or too long."""
     for name, text in (("question", question), ("text", context)):
-        check_characters(text)
         if not text.strip():
             raise InputError(f"The {name} is empty: write one.")
     if len(context) > LONGEST_TEXT:

@@ -16,7 +16,6 @@ from elmo_gpt_bert.explorer.language_models import (
     LanguageModel,
     attend,
     load_language_model,
-    place_of,
     words_of,
 )
 from elmo_gpt_bert.explorer.neighbours import find_neighbours, read_index, sense_accuracies
@@ -83,7 +82,9 @@ class Panels:
     def neighbours(self, sentence: str, number: int | None, same_word: bool, index_file: str) -> str:
         """The neighbours of the word with this number, in the columns of all models."""
         words = words_of(sentence)
-        place, index = place_of(number, words), read_index(self.readable_name(index_file) or None)
+        if number is None:
+            raise InputError("No word is chosen: choose one of the sentence.")
+        place, index = number - 1, read_index(self.readable_name(index_file) or None)
         size = f"The index has {sum(map(len, index.sentences)):,} words in {len(index.sentences):,} sentences"
         rest = "." if index.is_whole else ": long sentences, and what follows in the file, are left out."
 

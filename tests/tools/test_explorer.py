@@ -14,7 +14,7 @@ from elmo_gpt_bert.analysis.representations import load_encoder, word_vectors
 from elmo_gpt_bert.analysis.senses import LABELLED, accuracies, read_labelled, vectors_of
 from elmo_gpt_bert.explorer.drawing import describe_word, draw_answers, draw_attention, draw_neighbours
 from elmo_gpt_bert.explorer.fine_tuned import answer, entities_of, load_answerer, load_tagger, tag_words
-from elmo_gpt_bert.explorer.language_models import LanguageModel, attend, load_language_model, sizes
+from elmo_gpt_bert.explorer.language_models import LanguageModel, attend, load_language_model
 from elmo_gpt_bert.explorer.neighbours import find_neighbours, read_index, sense_accuracies
 from elmo_gpt_bert.explorer.surprisal import preferred, score_sentence
 from elmo_gpt_bert.tasks.squad.answering import find_answers
@@ -149,16 +149,13 @@ def test_the_labelled_index_says_the_senses_of_neighbours_and_how_often_a_layer_
     assert f'>{expected[best]:.0%}</span><span class="word">{best}<' in html.partition(" open>")[2]
 
 
-def test_an_index_is_read_again_when_it_changes_and_an_empty_or_missing_one_is_an_error(tmp_path):
-    path = tmp_path / "index.txt"
-    path.write_text("A film .", encoding="utf-8")
-    assert read_index(str(path)).sentences == [["A", "film", "."]]
-    path.write_text("A plot .\n" + "word " * 61 + "\nThe end .", encoding="utf-8")
+def test_an_index_leaves_long_sentences_out_and_an_empty_or_missing_one_is_an_error(tmp_path):
+    (path := tmp_path / "index.txt").write_text("A plot .\n" + "word " * 61 + "\nThe end .", encoding="utf-8")
     index = read_index(str(path))
     assert index.sentences == [["A", "plot", "."], ["The", "end", "."]] and not index.is_whole
-    path.write_text("\n", encoding="utf-8")
+    (empty := tmp_path / "empty.txt").write_text("\n", encoding="utf-8")
     with pytest.raises(InputError, match="has no sentence"):
-        read_index(str(path))
+        read_index(str(empty))
     with pytest.raises(MissingFileError, match="no such file"):
         read_index(str(tmp_path / "none.txt"))
     assert len(read_index(None).sentences) == 351
@@ -272,7 +269,6 @@ def test_attention_is_that_of_transformers_model(tmp_path):
     inputs = model.scorer.tokenizer(SENTENCE, return_tensors="pt")
     with torch.no_grad():
         layers = stock(**inputs, output_attentions=True).attentions
-    assert sizes(model) == (3, 3)
     for layer, head in ((1, 2), (3, 1)):
         ours = attend(model, SENTENCE, layer, head)
         np.testing.assert_allclose(ours.weights, layers[layer - 1][0, head - 1], atol=1e-5)
@@ -301,15 +297,12 @@ def test_mistakes_are_one_sentence_each(tmp_path):
         (lambda: score_sentence(bert, " "), "The sentence is empty"),
         (lambda: score_sentence(bert, "film " * 101), "101 words: shorten it to 100"),
         (lambda: score_sentence(bert, "film " * 20), "22 tokens, but .* reads at most 19"),
-        (lambda: score_sentence(bert, "\ud800"), "half a surrogate pair"),
         (lambda: score_sentence(bert, INVISIBLE), "has no token for this sentence: write a few words"),
         (lambda: attend(bert, INVISIBLE, 1, 1), "has no token for this sentence: write a few words"),
         (
             lambda: find_neighbours(bert, read_index(None), ["film", INVISIBLE], 1, same_word=False),
             r"has no token for word 2, '\\u200b': choose another word",
         ),
-        (lambda: attend(bert, SENTENCE, 4, 1), "has no layer 4: it has layers 1 to 3"),
-        (lambda: attend(bert, SENTENCE, 1, 9), "has no head 9"),
         (lambda: load_language_model("BERT", gpt), "is not a masked language model, it belongs in the column of GPT"),
         (lambda: load_language_model("BERT", " "), "No model is named"),
         (lambda: load_language_model("ELMo", str(tmp_path / "none")), "no such folder"),

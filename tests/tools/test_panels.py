@@ -119,7 +119,6 @@ def test_mistakes_are_shown_as_one_sentence(panels, tmp_path):
         (panels.neighbours("a " * 10_000, 1, False, ""), "The sentence has 10,000 words: shorten it to 100 or fewer."),
         (panels.entities("a" * 50_000, bert), "has 50,000 characters: shorten it to 2,000 or fewer."),
         (panels.neighbours(SENTENCE, None, False, ""), "No word is chosen: choose one of the sentence."),
-        (panels.neighbours(SENTENCE, 99, False, ""), "The sentence has no word 99: it has words 1 to 8."),
         (panels.neighbours(SENTENCE, 1, False, "none.txt"), "none.txt: no such file. Name a text file of sentences."),
         (panels.neighbours(SENTENCE, 1, False, str(tmp_path)), f"{tmp_path}: no such file"),
         (panels.entities(SENTENCE, ""), "No model is named"),
@@ -133,7 +132,6 @@ def test_mistakes_are_shown_as_one_sentence(panels, tmp_path):
             "which run_squad.py did not train",
         ),
         (panels.attention("GPT", "", 1, 1), "The sentence is empty"),
-        (panels.attention("GPT", SENTENCE, 9, 1), "has no layer 9"),
     ]:
         (shown,) = alerts(html)
         assert message in shown and "\n" not in shown
