@@ -10,7 +10,7 @@ from typing import Any
 
 import modeling
 from elmo_gpt_bert.explorer import drawing
-from elmo_gpt_bert.explorer.fine_tuned import answer, entities_of, load_answerer, load_tagger, tag_words
+from elmo_gpt_bert.explorer.entities import entities_of, load_tagger, tag_words
 from elmo_gpt_bert.explorer.language_models import (
     FAMILIES,
     LanguageModel,
@@ -112,12 +112,6 @@ class Panels:
         words_of(sentence)
         words = tag_words(load_tagger(self.readable_name(name)), sentence)
         return drawing.draw_entities(sentence, words, entities_of(sentence, words))
-
-    @shown
-    def answers(self, question: str, context: str, name: str, may_be_none: bool, threshold: float) -> str:
-        """The answers to the question; "no answer" is one of them if `may_be_none`."""
-        ranked = answer(load_answerer(self.readable_name(name)), question, context)
-        return drawing.draw_answers(context, ranked, threshold if may_be_none else None)
 
     def attention(self, family: str, sentence: str, layer: int, head: int, with_ends: bool = True) -> str:
         """The attention of one model; head 0 is the mean of all heads."""
