@@ -9,6 +9,8 @@ import socket
 import traceback
 from collections.abc import Callable
 
+import peft  # noqa: F401 - each run imports both, and a process that is forked here need not do so again
+import sklearn.metrics  # noqa: F401
 from accelerate.state import AcceleratorState
 
 
