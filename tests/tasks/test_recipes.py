@@ -279,12 +279,10 @@ NUMBER = re.compile(r"(?<![\w.])[\d.]+(e-?\d+)?(?!\w)")
 
 
 def shape(use: Use) -> tuple[str, ...]:
-    """The recipe without its task, with a mark for each number: recipes of one shape differ in nothing else."""
+    """The recipe without its task and its name, a mark for each number: recipes of one shape differ in these alone."""
     content = {name: value for name, value in use.content.items() if name not in ("task_name", "data_dir")}
-    return (
-        use.recipe.parent.name,
-        *(f"{name}: {NUMBER.sub('#', str(value))}" for name, value in sorted(content.items())),
-    )
+    texts = [f"{name}: {value}".replace(use.recipe.stem, "") for name, value in sorted(content.items())]
+    return (use.recipe.parent.name, *(NUMBER.sub("#", text) for text in texts))
 
 
 def runs() -> Iterator[Use]:
