@@ -432,11 +432,12 @@ def test_a_mistake_is_one_line_before_the_work(tmp_path, monkeypatch, capsys, mo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["masked_lm", "causal_lm"])
-def test_a_model_learns_a_page_by_heart(kind, tmp_path):
+@pytest.mark.parametrize("kind, updates, rate", [("masked_lm", "300", "0.01"), ("causal_lm", "100", "0.02")])
+def test_a_model_learns_a_page_by_heart(kind, updates, rate, tmp_path):
     changes = {"hidden_size": 24} if kind == "masked_lm" else {"n_embd": 24}
-    argv = [*flags(tmp_path, kind, **WITHOUT_DROPOUT[kind], **changes), "--max_steps", "300", "--do_eval", "false"]
+    argv = [*flags(tmp_path, kind, **WITHOUT_DROPOUT[kind], **changes), "--max_steps", updates, "--do_eval", "false"]
+    argv += ["--learning_rate", rate]
     argv += ["--train_file", str(write_text(tmp_path, "page.txt", 1)), "--save_strategy", "no", "--warmup_steps", "20"]
-    run_pretraining.main([*argv, "--logging_steps", "50", "--output_dir", str(tmp_path / "out")])
+    run_pretraining.main([*argv, "--logging_steps", "20", "--output_dir", str(tmp_path / "out")])
     losses = [line["train_loss"] for line in read_log(tmp_path / "out")]
     assert losses[0] > 2 and losses[-1] < {"causal_lm": 0.2, "masked_lm": 0.6}[kind]  # some masks hide too much
