@@ -90,7 +90,8 @@ def _server() -> subprocess.Popen:
     environment.pop("TRANSFORMERS_VERBOSITY", None)
     command, pipe = [sys.executable, "-I", "-c", SERVER], subprocess.PIPE
     server = subprocess.Popen(command, cwd="/", env=environment, stdin=pipe, stdout=pipe, text=True)
-    atexit.register(server.communicate)
+    atexit.register(server.wait)
+    atexit.register(server.kill)  # called first
     return server
 
 
