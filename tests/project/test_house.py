@@ -186,11 +186,21 @@ def sources() -> list[Path]:
     return [path for path in files if "output" not in path.parts]  # demo/output has the code of a saved model
 
 
+def statements_and_long_expressions(node: ast.AST) -> Iterator[ast.AST]:
+    """All statements in `node`, and what else has several lines: a tenth of what there is."""
+    for child in ast.iter_child_nodes(node):
+        spans_lines = not hasattr(child, "lineno") or child.end_lineno > child.lineno
+        if spans_lines or isinstance(child, ast.stmt):
+            yield child
+        if spans_lines:
+            yield from statements_and_long_expressions(child)
+
+
 def code_lines(path: Path) -> set[int]:
     """The numbers of the file's lines that are not blank, a comment, or part of a docstring."""
     numbered = enumerate(map(str.strip, path.read_text(encoding="utf-8").split("\n")), start=1)
     lines, docstrings = {number for number, line in numbered if line and not line.startswith("#")}, set()
-    for node in ast.walk(tree(path)):
+    for node in statements_and_long_expressions(tree(path)):
         if isinstance(node, ast.JoinedStr | ast.Constant) and node.end_lineno > node.lineno:  # a blank line is text
             lines |= set(range(node.lineno, node.end_lineno + 1))
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
@@ -206,7 +216,8 @@ def functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.Functi
             name = f"{prefix}{child.name}."
         if isinstance(child, ast.FunctionDef):
             yield name[:-1], child
-        yield from functions(child, name)
+        if not isinstance(child, ast.expr):
+            yield from functions(child, name)
 
 
 def test_functions_fit_on_a_screen_and_files_are_read_in_one_sitting():
