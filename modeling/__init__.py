@@ -55,7 +55,6 @@ if TYPE_CHECKING:  # at run time, `__getattr__` imports them
     from .feature_tagger.modeling_features import FeatureTaggerForTokenClassification
     from .gpt.modeling_gpt import ZooGPTLMHeadModel, ZooGPTModel, ZooGPTPreTrainedModel
     from .gpt.modeling_gpt_tasks import (
-        ZooGPTDoubleHeadsModel,
         ZooGPTForMultipleChoice,
         ZooGPTForQuestionAnswering,
         ZooGPTForSequenceClassification,
@@ -77,7 +76,6 @@ MODULES = {
     "ElmoFillMaskPipeline": "modeling.elmo.pipeline_elmo",
     "ElmoTokenClassificationPipeline": "modeling.elmo.pipeline_elmo",
     "ZooBertPreTrainedModel": "modeling.bert.modeling_bert",
-    "ZooGPTDoubleHeadsModel": "modeling.gpt.modeling_gpt_tasks",
     "ZooGPTPreTrainedModel": "modeling.gpt.modeling_gpt",
     "elmo_from_released": "modeling.elmo.released_elmo",
 }
@@ -180,7 +178,6 @@ __all__ = [
     "ZooBertModel",
     "ZooBertPreTrainedModel",
     "ZooGPTConfig",
-    "ZooGPTDoubleHeadsModel",
     "ZooGPTForMultipleChoice",
     "ZooGPTForQuestionAnswering",
     "ZooGPTForSequenceClassification",
