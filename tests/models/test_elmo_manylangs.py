@@ -193,13 +193,11 @@ def test_the_words_of_a_sentence_in_place_of_a_list_of_sentences_are_refused(elm
 def test_without_its_tokenizer_or_with_another_the_model_says_which_it_needs(elmo, tmp_path):
     other = ElmoTokenizer.from_pretrained(make(tmp_path, words=WORDS[:9], characters=CHARACTERS[:-1]))
     byte = "reads 10 ids of a word, the letters below 30, but the tokenizer of bytes makes 9, below 262: give"
-    calls = [lambda **kw: elmo.embed(["Tao"], **kw), lambda **kw: elmo.know_words(["Tao"], **kw)]
-    calls.append(lambda **kw: elmo.warm_up(["Tao"], **kw))
-    for call in calls:
+    for call in (elmo.embed, elmo.warm_up):
         with pytest.raises(ValueError, match=byte):
-            call()
+            call(["Tao"])
         with pytest.raises(ValueError, match="below 30, but this tokenizer makes 10, below 29"):
-            call(tokenizer=other)
+            call(["Tao"], tokenizer=other)
 
 
 @pytest.mark.parametrize("size", [-1, 1, 3])
@@ -216,16 +214,6 @@ def test_ids_of_another_models_words_are_one_clear_error(elmo, tokenizer):
         elmo(ids)
     with pytest.raises(ValueError, match=r"have 9 character ids a word, but the model is configured for 10 \(max"):
         elmo(ids[..., :-1])
-
-
-def test_known_words_are_looked_up_by_their_characters_and_their_place(elmo, tokenizer):
-    expected = elmo.embed(SENTENCES, tokenizer=tokenizer)
-    elmo.know_words(sum(SENTENCES[:3], []), tokenizer=tokenizer)
-    calls = []
-    elmo.token_encoder.register_forward_hook(lambda module, args, output: calls.append(len(args[0])))
-    for ours, theirs in zip(elmo.embed(SENTENCES, tokenizer=tokenizer), expected, strict=True):
-        torch.testing.assert_close(ours, theirs)
-    assert sum(calls) < len(set(sum(SENTENCES, [])))
 
 
 def test_a_warm_state_is_that_after_sentences_of_the_language(model, elmo, tokenizer):
