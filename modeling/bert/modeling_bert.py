@@ -412,7 +412,7 @@ class ZooBertModel(ZooBertPreTrainedModel):
             be waited for to read the mask.
         """
         inputs, cache = one_of(input_ids, inputs_embeds), cache_of_either_name(cache, past_key_values)
-        self._check_cache(cache, kwargs)
+        self._check_no_decoder(kwargs)
         check_shapes(inputs, attention_mask, token_type_ids, position_ids, past=cached_tokens(cache))
         token, longest = "last" if self.config.is_decoder else "first", self.config.max_position_embeddings
         token = token if first_token_only else None
@@ -450,10 +450,8 @@ class ZooBertModel(ZooBertPreTrainedModel):
         mask = create_mask(self.config, hidden_states, plan, cache, self.config.is_decoder)
         return self.encoder(hidden_states, mask, packing=plan.packing, read=plan.read, cache=cache, **kwargs)
 
-    def _check_cache(self, cache: Cache | None, kwargs: dict):
-        """Raises ValueError for a cache of another class, and for inputs of a decoder."""
-        if cache is not None and not isinstance(cache, Cache):
-            raise ValueError(f"the cache is a {type(cache).__name__}; give a DynamicCache")
+    def _check_no_decoder(self, kwargs: dict):
+        """Raises ValueError for inputs of a decoder."""
         decoder_names = ["encoder_hidden_states", "encoder_attention_mask"] + ["use_cache"] * self.config.is_decoder
         unsupported = [name for name in decoder_names if kwargs.get(name) is not None and kwargs[name] is not False]
         if unsupported:
