@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.nn as nn
-import transformers
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
@@ -52,7 +51,7 @@ from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from ..hub_code import SavedWithCode, TakesStockConfig, as_class
+from ..hub_code import SavedWithCode, TakesStockConfig
 from ..shared.modeling_attention import (
     attend,
     attention_implementation,
@@ -640,24 +639,6 @@ class ZooBertLMHeadModel(ZooBertWordPredictor):
             attentions=outputs.attentions,
             cross_attentions=outputs.cross_attentions,
         )
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *model_args, config=None, **kwargs):
-        """As `PreTrainedModel.from_pretrained`; with cross-attention, gives a model of transformers' class.
-
-        So an `EncoderDecoderModel` finds its decoder after `modeling.register()`.
-        """
-        load = super().from_pretrained
-        if getattr(config, "add_cross_attention", False):
-            load, config = transformers.BertLMHeadModel.from_pretrained, as_class(config, transformers.BertConfig)
-        return load(pretrained_model_name_or_path, *model_args, config=config, **kwargs)
-
-    @classmethod
-    def _from_config(cls, config, **kwargs):
-        make = super()._from_config
-        if config.add_cross_attention:
-            make, config = transformers.BertLMHeadModel._from_config, as_class(config, transformers.BertConfig)
-        return make(config, **kwargs)
 
     def generate(self, *args, **kwargs):
         """Raises ValueError: the model has no cache, and is for pre-training and scoring."""
