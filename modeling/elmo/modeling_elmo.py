@@ -30,6 +30,7 @@ hidden size (both directions), P the size of one direction, C cells, K character
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -47,7 +48,7 @@ from ..shared.modeling_parameters import FreezesParts, is_trained
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo_characters import ElmoTokenEncoder, distinct
 from .modeling_elmo_lstm import ElmoLSTM, Pair, Sentences, State, run_both, scan_both
-from .tokenization_elmo import ElmoTokenizer
+from .tokenization_elmo import FEWEST_KNOWN, ElmoTokenizer
 from .tokenization_elmo_spelling import boundary_rows
 
 
@@ -550,9 +551,9 @@ class ElmoModel(ElmoPreTrainedModel):
         sentences = _as_list(sentences, tokenizer.split_by)
         words = [tokenizer.tokenize(text) if isinstance(text, str) else list(text) for text in sentences]
         if tokenizer.has_lexicon and sum(map(len, words)) >= ENOUGH_WORDS:
-            report = tokenizer.count_known(word for sentence in words for word in sentence)
-            if report.are_few:
-                logger.warning(str(report))
+            share, line = tokenizer.known_words(chain.from_iterable(words))
+            if share < FEWEST_KNOWN:
+                logger.warning(line)
         if pooling is not None and not boundaries and not all(words):
             raise ValueError(f"sentence {words.index([])} has no words, so no {pooling}: leave it out")
         order = range(len(words))
