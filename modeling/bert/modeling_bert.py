@@ -44,7 +44,7 @@ from transformers.modeling_outputs import (
     CausalLMOutputWithCrossAttentions,
     MaskedLMOutput,
 )
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel, slice_logits_to_keep
 from transformers.models.bert.modeling_bert import BertForPreTrainingOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, auto_docstring
@@ -67,7 +67,6 @@ from ..shared.modeling_heads import (
     loss_needs_padding,
     mean_word_loss,
     one_of,
-    states_to_predict_from,
     token_loss,
 )
 from ..shared.modeling_onednn import Linear, is_opaque, is_plain
@@ -628,7 +627,7 @@ class ZooBertLMHeadModel(ZooBertWordPredictor):
         """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         outputs = self.encode_tokens(*inputs, labels, unpad, predicts_next=True, **kwargs)
-        logits = self.cls.predictions(states_to_predict_from(outputs.last_hidden_state, logits_to_keep))  # (B, T, V)
+        logits = self.cls.predictions(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))  # (B, T, V)
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)

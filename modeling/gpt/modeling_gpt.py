@@ -48,7 +48,7 @@ from transformers.generation import GenerationMixin
 from transformers.loss.loss_utils import ForCausalLMLoss
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel, slice_logits_to_keep
 from transformers.processing_utils import Unpack
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import TransformersKwargs, auto_docstring
@@ -70,7 +70,6 @@ from ..shared.modeling_heads import (
     loss_needs_padding,
     mean_word_loss,
     one_of,
-    states_to_predict_from,
 )
 from ..shared.modeling_onednn import WORTH_PACKING, is_faster, is_opaque, is_plain, linear, multiply_rows, packed
 from ..shared.modeling_packing import (
@@ -428,7 +427,7 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
         if skip_logits and self.loss_function is ForCausalLMLoss and not is_opaque(labels):
             loss = self.loss_without_logits(states, labels, **kwargs)
         else:
-            logits = self.lm_head(states if skip_logits else states_to_predict_from(states, logits_to_keep))
+            logits = self.lm_head(states if skip_logits else slice_logits_to_keep(states, logits_to_keep))
             if labels is not None:
                 loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
         return CausalLMOutputWithPast(

@@ -147,21 +147,6 @@ def loss_needs_padding(
     return is_opaque(targets) or is_opaque(mask) or bool(((targets != IGNORED) & (mask == 0).to(targets.device)).any())
 
 
-def states_to_predict_from(states: torch.Tensor, logits_to_keep: int | torch.Tensor) -> torch.Tensor:
-    """Those of the (B, T, H) states for which a head computes logits.
-
-    logits_to_keep: how many at the end of each row (0: all), (N,) positions of all rows, (B, N) positions of each row,
-        or a (B, T) mask, which gives (number of true entries, H) states. transformers has these forms.
-    """
-    if isinstance(logits_to_keep, int):
-        return states[:, -logits_to_keep:]
-    if logits_to_keep.dim() < 2:
-        return states[:, logits_to_keep]
-    if logits_to_keep.dtype == torch.bool:
-        return states[logits_to_keep]
-    return states.take_along_dim(logits_to_keep[..., None], dim=1)
-
-
 def check_labels(labels: torch.Tensor, count: int, shape: tuple[int, ...]) -> None:
     """Raises ValueError if the number of labels is not `count`, which scores of this shape need."""
     if labels.numel() != count:
