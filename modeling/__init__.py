@@ -1,14 +1,10 @@
 """The zoo: ELMo, GPT and BERT, written from their papers, for transformers' Auto classes.
 
 `import modeling` registers the zoo's models for the zoo's configurations, and adds their names to transformers' tables
-of names; it does not change which classes transformers loads. The file of a model is imported when its class is first
-used. After `modeling.register()`, the Auto classes of this process resolve the model types of published checkpoints to
-the zoo; `modeling.unregister()` reverts that. Models that transformers does not have need neither.
+of names; it does not change which classes transformers loads. After `modeling.register()`, the Auto classes of this
+process resolve the model types of published checkpoints to the zoo; `modeling.unregister()` reverts that. Models that
+transformers does not have need neither.
 """
-
-from collections import UserDict
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 import transformers
 from transformers import AutoConfig, AutoTokenizer, BertTokenizer
@@ -17,51 +13,48 @@ from transformers.models.auto.tokenization_auto import REGISTERED_TOKENIZER_CLAS
 
 from .bert import configuration_bert
 from .bert.configuration_bert import ZooBertConfig
+from .bert.modeling_bert import (
+    ZooBertForMaskedLM,
+    ZooBertForPreTraining,
+    ZooBertLMHeadModel,
+    ZooBertModel,
+    ZooBertPreTrainedModel,
+)
+from .bert.modeling_bert_tasks import (
+    ZooBertForMultipleChoice,
+    ZooBertForNextSentencePrediction,
+    ZooBertForQuestionAnswering,
+    ZooBertForSequenceClassification,
+    ZooBertForTokenClassification,
+)
 from .elmo import configuration_elmo
 from .elmo.configuration_elmo import ElmoConfig
+from .elmo.modeling_elmo import ElmoModel
+from .elmo.modeling_elmo_pretraining import ElmoForPreTraining
+from .elmo.modeling_elmo_tasks import (
+    ElmoForMultipleChoice,
+    ElmoForQuestionAnswering,
+    ElmoForSequenceClassification,
+    ElmoForTokenClassification,
+)
+from .elmo.pipeline_elmo import ElmoFillMaskPipeline, ElmoTokenClassificationPipeline
+from .elmo.released_elmo import elmo_from_released
 from .elmo.tokenization_elmo import ElmoTokenizer
 from .feature_tagger import configuration_features
 from .feature_tagger.configuration_features import FeatureTaggerConfig
+from .feature_tagger.modeling_features import FeatureTaggerForTokenClassification
 from .gpt import configuration_gpt
 from .gpt.configuration_gpt import ZooGPTConfig
+from .gpt.modeling_gpt import ZooGPTLMHeadModel, ZooGPTModel, ZooGPTPreTrainedModel
+from .gpt.modeling_gpt_tasks import (
+    ZooGPTForMultipleChoice,
+    ZooGPTForQuestionAnswering,
+    ZooGPTForSequenceClassification,
+    ZooGPTForTokenClassification,
+)
 from .gpt.tokenization_gpt import ZooGPTTokenizer
+from .shared.packing_collator import DataCollatorWithPacking
 
-
-if TYPE_CHECKING:  # at run time, `__getattr__` imports them
-    from .bert.modeling_bert import (
-        ZooBertForMaskedLM,
-        ZooBertForPreTraining,
-        ZooBertLMHeadModel,
-        ZooBertModel,
-        ZooBertPreTrainedModel,
-    )
-    from .bert.modeling_bert_tasks import (
-        ZooBertForMultipleChoice,
-        ZooBertForNextSentencePrediction,
-        ZooBertForQuestionAnswering,
-        ZooBertForSequenceClassification,
-        ZooBertForTokenClassification,
-    )
-    from .elmo.modeling_elmo import ElmoModel
-    from .elmo.modeling_elmo_pretraining import ElmoForPreTraining
-    from .elmo.modeling_elmo_tasks import (
-        ElmoForMultipleChoice,
-        ElmoForQuestionAnswering,
-        ElmoForSequenceClassification,
-        ElmoForTokenClassification,
-    )
-    from .elmo.pipeline_elmo import ElmoFillMaskPipeline, ElmoTokenClassificationPipeline
-    from .elmo.released_elmo import elmo_from_released
-    from .feature_tagger.modeling_features import FeatureTaggerForTokenClassification
-    from .gpt.modeling_gpt import ZooGPTLMHeadModel, ZooGPTModel, ZooGPTPreTrainedModel
-    from .gpt.modeling_gpt_tasks import (
-        ZooGPTDoubleHeadsModel,
-        ZooGPTForMultipleChoice,
-        ZooGPTForQuestionAnswering,
-        ZooGPTForSequenceClassification,
-        ZooGPTForTokenClassification,
-    )
-    from .shared.packing_collator import DataCollatorWithPacking
 
 # One row per model: its configuration, the map of its classes, its tokenizer; None: the tokenizer of its encoder.
 MODELS = (
@@ -70,43 +63,9 @@ MODELS = (
     (ElmoConfig, configuration_elmo.AUTO_MAP, ElmoTokenizer),
     (FeatureTaggerConfig, configuration_features.AUTO_MAP, None),
 )
-# The module of each class, or function, that is imported when it is first used. `register_model` adds the models of
-# `MODELS`.
-MODULES = {
-    "DataCollatorWithPacking": "modeling.shared.packing_collator",
-    "ElmoFillMaskPipeline": "modeling.elmo.pipeline_elmo",
-    "ElmoTokenClassificationPipeline": "modeling.elmo.pipeline_elmo",
-    "ZooBertPreTrainedModel": "modeling.bert.modeling_bert",
-    "ZooGPTDoubleHeadsModel": "modeling.gpt.modeling_gpt_tasks",
-    "ZooGPTPreTrainedModel": "modeling.gpt.modeling_gpt",
-    "elmo_from_released": "modeling.elmo.released_elmo",
-}
 # Tokenizers of transformers that a model folder may name, and the zoo's, which replace them after `register()`.
 TOKENIZERS = {"OpenAIGPTTokenizer": ZooGPTTokenizer}
 NEW_TYPES = {ElmoConfig.model_type, FeatureTaggerConfig.model_type}  # model types that transformers does not have
-
-
-class RegisteredModels(UserDict):
-    """The models of an Auto class by configuration. The zoo's are names, which are imported when looked up."""
-
-    def __getitem__(self, config: type) -> type:
-        model = self.data[config]
-        return import_name(model) if isinstance(model, str) else model
-
-
-def import_name(name: str) -> Any:
-    return getattr(import_module(MODULES[name]), name)
-
-
-def register_model(config: type, auto: str, reference: str) -> None:
-    """Registers the model of a reference such as "modeling_x.XModel" for the configuration in an Auto class."""
-    module, name = reference.split(".")
-    MODULES[name] = f"{config.__module__.rpartition('.')[0]}.{module}"
-    models = getattr(transformers, auto)._model_mapping
-    registered = models._extra_content
-    if not isinstance(registered, RegisteredModels):  # a dict, or the RegisteredModels of before a reload
-        models._extra_content = RegisteredModels(getattr(registered, "data", registered))
-    models._extra_content[config] = name
 
 
 for _config, _auto_map, _tokenizer in MODELS:
@@ -116,21 +75,7 @@ for _config, _auto_map, _tokenizer in MODELS:
         AutoTokenizer.register(_config, tokenizer_class=_tokenizer, exist_ok=True)
     for _auto, _reference in _auto_map.items():
         if _auto.startswith("AutoModel"):
-            register_model(_config, _auto, _reference)
-
-
-if not TYPE_CHECKING:  # type checkers would otherwise accept any name
-
-    def __getattr__(name: str) -> Any:
-        """Imports a class or a function when it is first used."""
-        if name not in MODULES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        globals()[name] = import_name(name)
-        return globals()[name]
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+            getattr(transformers, _auto).register(_config, globals()[_reference.split(".")[1]], exist_ok=True)
 
 
 def register() -> None:
@@ -180,7 +125,6 @@ __all__ = [
     "ZooBertModel",
     "ZooBertPreTrainedModel",
     "ZooGPTConfig",
-    "ZooGPTDoubleHeadsModel",
     "ZooGPTForMultipleChoice",
     "ZooGPTForQuestionAnswering",
     "ZooGPTForSequenceClassification",

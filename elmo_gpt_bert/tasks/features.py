@@ -51,7 +51,8 @@ def report_known_words(split: str, texts: Iterable[str | list[str]], tokenizer: 
     if getattr(tokenizer, "has_lexicon", False):
         texts = islice(texts, 10_000)
         words = (tokenizer.tokenize(text) if isinstance(text, str) else text for text in texts)
-        PartialState().print(f"{split}: {tokenizer.count_known(chain.from_iterable(words))}")
+        _, line = tokenizer.known_words(chain.from_iterable(words))
+        PartialState().print(f"{split}: {line}")
 
 
 def candidate_heads(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase | type) -> list[type]:

@@ -49,7 +49,7 @@ STOCK = {
 # The end of errors about a cache, generation and cross-attention.
 NO_DECODER = (
     "ZooBert has no cache for generation and no cross-attention. Use transformers.BertLMHeadModel to decode with a "
-    "BERT checkpoint."
+    "BERT checkpoint. The Auto classes give that one after modeling.unregister()."
 )
 
 
@@ -63,7 +63,7 @@ NO_DECODER = (
     So no field may change what transformers' class computes from it. There is one exception, see `is_decoder`.
 
     Raises `ValueError` if `hidden_size` is not a multiple of `num_attention_heads`, and for relative positions. The
-    models refuse `add_cross_attention`; `AutoModelForCausalLM` gives transformers' class for it.
+    models refuse `add_cross_attention`.
     """
 )
 @strict

@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.nn as nn
-import transformers
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
@@ -45,14 +44,14 @@ from transformers.modeling_outputs import (
     CausalLMOutputWithCrossAttentions,
     MaskedLMOutput,
 )
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel, slice_logits_to_keep
 from transformers.models.bert.modeling_bert import BertForPreTrainingOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from ..hub_code import SavedWithCode, TakesStockConfig, as_class
+from ..hub_code import SavedWithCode, TakesStockConfig
 from ..shared.modeling_attention import (
     attend,
     attention_implementation,
@@ -68,7 +67,6 @@ from ..shared.modeling_heads import (
     loss_needs_padding,
     mean_word_loss,
     one_of,
-    states_to_predict_from,
     token_loss,
 )
 from ..shared.modeling_onednn import Linear, is_opaque, is_plain
@@ -412,7 +410,7 @@ class ZooBertModel(ZooBertPreTrainedModel):
             be waited for to read the mask.
         """
         inputs, cache = one_of(input_ids, inputs_embeds), cache_of_either_name(cache, past_key_values)
-        self._check_cache(cache, kwargs)
+        self._check_no_decoder(kwargs)
         check_shapes(inputs, attention_mask, token_type_ids, position_ids, past=cached_tokens(cache))
         token, longest = "last" if self.config.is_decoder else "first", self.config.max_position_embeddings
         token = token if first_token_only else None
@@ -450,10 +448,8 @@ class ZooBertModel(ZooBertPreTrainedModel):
         mask = create_mask(self.config, hidden_states, plan, cache, self.config.is_decoder)
         return self.encoder(hidden_states, mask, packing=plan.packing, read=plan.read, cache=cache, **kwargs)
 
-    def _check_cache(self, cache: Cache | None, kwargs: dict):
-        """Raises ValueError for a cache of another class, and for inputs of a decoder."""
-        if cache is not None and not isinstance(cache, Cache):
-            raise ValueError(f"the cache is a {type(cache).__name__}; give a DynamicCache")
+    def _check_no_decoder(self, kwargs: dict):
+        """Raises ValueError for inputs of a decoder."""
         decoder_names = ["encoder_hidden_states", "encoder_attention_mask"] + ["use_cache"] * self.config.is_decoder
         unsupported = [name for name in decoder_names if kwargs.get(name) is not None and kwargs[name] is not False]
         if unsupported:
@@ -631,7 +627,7 @@ class ZooBertLMHeadModel(ZooBertWordPredictor):
         """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         outputs = self.encode_tokens(*inputs, labels, unpad, predicts_next=True, **kwargs)
-        logits = self.cls.predictions(states_to_predict_from(outputs.last_hidden_state, logits_to_keep))  # (B, T, V)
+        logits = self.cls.predictions(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))  # (B, T, V)
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
@@ -642,24 +638,6 @@ class ZooBertLMHeadModel(ZooBertWordPredictor):
             attentions=outputs.attentions,
             cross_attentions=outputs.cross_attentions,
         )
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *model_args, config=None, **kwargs):
-        """As `PreTrainedModel.from_pretrained`; with cross-attention, gives a model of transformers' class.
-
-        So an `EncoderDecoderModel` finds its decoder after `modeling.register()`.
-        """
-        load = super().from_pretrained
-        if getattr(config, "add_cross_attention", False):
-            load, config = transformers.BertLMHeadModel.from_pretrained, as_class(config, transformers.BertConfig)
-        return load(pretrained_model_name_or_path, *model_args, config=config, **kwargs)
-
-    @classmethod
-    def _from_config(cls, config, **kwargs):
-        make = super()._from_config
-        if config.add_cross_attention:
-            make, config = transformers.BertLMHeadModel._from_config, as_class(config, transformers.BertConfig)
-        return make(config, **kwargs)
 
     def generate(self, *args, **kwargs):
         """Raises ValueError: the model has no cache, and is for pre-training and scoring."""

@@ -188,7 +188,7 @@ class ZooBertForMultipleChoice(ZooBertClassifier):
             Whether to leave padding out; see `ZooBertModel.forward`.
         """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        shape, (*flat, _) = flatten_choices(*inputs)  # (B * choices, T)
+        shape, flat = flatten_choices(*inputs)  # (B * choices, T)
         outputs = super().forward(*flat, unpad=unpad, return_dict=True, **kwargs)
         logits = outputs.logits.view(shape)  # (B, choices)
         loss = None if labels is None else self.loss_function(logits=logits, labels=labels, **kwargs)

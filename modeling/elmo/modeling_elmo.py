@@ -30,6 +30,7 @@ hidden size (both directions), P the size of one direction, C cells, K character
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -45,9 +46,9 @@ from ..hub_code import SavedWithCode
 from ..shared.modeling_onednn import needs_static_shapes
 from ..shared.modeling_parameters import FreezesParts, is_trained
 from .configuration_elmo import ElmoConfig
-from .modeling_elmo_characters import ElmoTokenEncoder, ElmoWordCache, distinct
+from .modeling_elmo_characters import ElmoTokenEncoder, distinct
 from .modeling_elmo_lstm import ElmoLSTM, Pair, Sentences, State, run_both, scan_both
-from .tokenization_elmo import ElmoTokenizer
+from .tokenization_elmo import FEWEST_KNOWN, ElmoTokenizer
 from .tokenization_elmo_spelling import boundary_rows
 
 
@@ -247,7 +248,6 @@ class ElmoModel(ElmoPreTrainedModel):
         self._trains = trains
         # Those of adapters come later, with other names.
         self._bilm = {name for name, _ in self.named_parameters() if not name.startswith("mixes.")}
-        self.word_cache: ElmoWordCache | None = None
         self.carried: State | None = None  # (L, 2, rows, ...) each, with config.state="carry"
         self.post_init()
 
@@ -369,10 +369,7 @@ class ElmoModel(ElmoPreTrainedModel):
         if needs_static_shapes(words):  # the number of distinct words is none
             return self.token_encoder(rows), torch.arange(len(rows), device=rows.device)
         rows, indices = distinct(rows)
-        learns = torch.is_grad_enabled() and any(weight.requires_grad for weight in self.token_encoder.parameters())
-        if self.word_cache is None or learns:
-            return self.token_encoder(rows), indices
-        return self.word_cache.look_up(self.token_encoder, rows), indices
+        return self.token_encoder(rows), indices
 
     def _check_range(self, words: torch.Tensor) -> None:
         """Raises ValueError if ids (N, K) are none of the letters, or the last one is no place in the lexicon."""
@@ -389,21 +386,6 @@ class ElmoModel(ElmoPreTrainedModel):
                     f"{name} go from {low} to {high}, but {field} is {size}: they come from another model's "
                     "tokenizer. Use the one in this model's folder"
                 )
-
-    def know_words(self, words: Iterable[str], tokenizer: ElmoTokenizer | None = None) -> None:
-        """Computes the word layer of a vocabulary once and caches it, instead of computing it in each batch.
-
-        Results do not change. Words outside the vocabulary are computed from their characters as before, and so are
-        all words while the word layer is trained. If the sum of one of its weights changes, the cache is computed
-        again. Other changes are not noticed, such as an adapter of peft that is switched off: call it again after
-        them. The cache is not saved with the model; a call without words deletes it. `tokenizer` is as for `embed`.
-        """
-        if isinstance(words, str):
-            raise ValueError(f"words are {words!r:.80}, one text: give a list of words")
-        rows = torch.from_numpy(self.tokenizer_or_default(tokenizer).rows(list(words)))
-        self.word_cache = ElmoWordCache(rows) if len(rows) else None
-        if self.word_cache is not None:
-            self.word_cache.update(self.token_encoder)
 
     def run_layers(
         self, inputs: Pair, state: State, sizes: list[int], tokens: Pair | None = None
@@ -569,9 +551,9 @@ class ElmoModel(ElmoPreTrainedModel):
         sentences = _as_list(sentences, tokenizer.split_by)
         words = [tokenizer.tokenize(text) if isinstance(text, str) else list(text) for text in sentences]
         if tokenizer.has_lexicon and sum(map(len, words)) >= ENOUGH_WORDS:
-            report = tokenizer.count_known(word for sentence in words for word in sentence)
-            if report.are_few:
-                logger.warning(str(report))
+            share, line = tokenizer.known_words(chain.from_iterable(words))
+            if share < FEWEST_KNOWN:
+                logger.warning(line)
         if pooling is not None and not boundaries and not all(words):
             raise ValueError(f"sentence {words.index([])} has no words, so no {pooling}: leave it out")
         order = range(len(words))

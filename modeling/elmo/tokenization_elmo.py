@@ -22,6 +22,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,8 +31,11 @@ from transformers import BatchEncoding, PreTrainedTokenizer
 from transformers.tokenization_utils_base import TruncationStrategy
 from transformers.utils import PaddingStrategy, is_numpy_array, is_torch_tensor, to_numpy, to_py_obj
 
-from .tokenization_elmo_spelling import ByteSpelling, CharacterSpelling, KnownWords, check_words
+from .tokenization_elmo_spelling import UNKNOWN_WORD, ByteSpelling, CharacterSpelling, check_words
 
+
+# Below this share of words with a vector, text is probably split or written in another way than that of the training.
+FEWEST_KNOWN = 0.8
 
 SPECIAL_WORDS = ("<S>", "</S>", "<UNK>")  # the language model's words 0, 1 and 2
 
@@ -284,17 +288,26 @@ class ElmoTokenizer(PreTrainedTokenizer):
         """Whether the model has vectors of whole words."""
         return getattr(self.spelling, "lexicon", None) is not None
 
-    def count_known(self, words: Iterable[str] | Mapping[str, int]) -> KnownWords:
-        """How many of a text's words the model has vectors of or, without such vectors, knows all characters of.
+    def known_words(self, words: Iterable[str]) -> tuple[float, str]:
+        """The share of a text's words that the model has vectors of, and a line that says it.
 
-        `words` are all words of the text, or the number of each. Raises ValueError for models that read bytes.
+        If the share is below FEWEST_KNOWN, the line names the words without a vector that are most frequent. Raises
+        ValueError for models that have no vectors of whole words.
         """
-        if self.reads_bytes:
-            raise ValueError("this model reads the bytes of UTF-8, of any word: it has no vectors of words to count")
-        counts = Counter()
-        for word, count in Counter(words).items():
-            counts[self._normalise(word)] += count
-        return self.spelling.count_known(counts)
+        if not self.has_lexicon:
+            raise ValueError("this model has no vectors of whole words to count: it reads any word by its letters")
+        counts = Counter(words)
+        is_unknown = self.rows([*counts])[:, -1] == UNKNOWN_WORD
+        unknown = Counter(dict(compress(counts.items(), is_unknown)))
+        share = 1 - unknown.total() / max(1, counts.total())
+        line = f"the model has vectors of {share:.1%} of {counts.total():,} words"
+        if share >= FEWEST_KNOWN:
+            return share, line
+        most = ", ".join(f"{word!r:.80}" for word, _ in unknown.most_common(3))
+        return share, (
+            f"{line}, but not of {most}: below {FEWEST_KNOWN:.0%}, the text is probably split into words, or written, "
+            "in another way than the model's training text"
+        )
 
     def convert_tokens_to_ids(self, tokens: str | list[str]) -> list[int] | list[list[int]]:
         """The row of a word, or the rows of words."""

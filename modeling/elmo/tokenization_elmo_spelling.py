@@ -22,9 +22,7 @@ unknown characters, then the characters (code points) of the language. Such a mo
 words: rows then end with one more number, the word's place among these vectors.
 """
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -47,47 +45,6 @@ class Marks(NamedTuple):
 
 # Places among the vectors of whole words. The place 0 is for padding.
 UNKNOWN_WORD, SENTENCE_BEGIN_WORD, SENTENCE_END_WORD = 1, 2, 3
-
-
-# Below this share of words with a vector, text is probably split or written in another way than that of the training.
-FEWEST_KNOWN = 0.8
-
-
-@dataclass(frozen=True)
-class KnownWords:
-    """How many words of a text a model has vectors of.
-
-    Attributes:
-        words: number of words in the text.
-        known: number of those that the model has vectors of.
-        unknown: the others by their number.
-        characters: characters that the model does not know, by their number.
-    """
-
-    words: int
-    known: int
-    unknown: Counter[str]
-    characters: Counter[str]
-
-    @property
-    def share(self) -> float:
-        """The share of the words that are known; 1 of no words."""
-        return self.known / self.words if self.words else 1.0
-
-    @property
-    def are_few(self) -> bool:
-        return self.share < FEWEST_KNOWN
-
-    def __str__(self) -> str:
-        """One line, with the remedy if the known words are few."""
-        line = f"the model has vectors of {self.share:.1%} of {self.words:,} words"
-        if not self.are_few:
-            return line
-        most = ", ".join(repr(word) for word, _ in self.unknown.most_common(3))
-        return (
-            f"{line}, but not of {most}: below {FEWEST_KNOWN:.0%}, the text is probably split into words, or written, "
-            "in another way than the model's training text"
-        )
 
 
 def boundary_rows(vocab_size: int, max_characters: int, has_lexicon: bool) -> list[list[int]]:
@@ -182,17 +139,6 @@ class CharacterSpelling:
             return rows
         places = [self.lexicon.get(word, UNKNOWN_WORD) for word in words]
         return np.concatenate([rows, np.array(places, dtype=np.int64)[:, None]], axis=1)
-
-    def count_known(self, counts: Counter[str]) -> KnownWords:
-        """Counts the words of a text that the lexicon has; without a lexicon, those whose characters are all known."""
-        unknown, characters, letters = Counter(), Counter(), {*self.names}
-        for word, count in counts.items():
-            word = word[: self.max_characters - 2]
-            strange = [] if word in self.sentence_marks else [letter for letter in word if letter not in letters]
-            characters.update(dict.fromkeys(strange, count))
-            if word not in self.lexicon if self.lexicon is not None else strange:
-                unknown[word] += count
-        return KnownWords(counts.total(), counts.total() - unknown.total(), unknown, characters)
 
     def saved(self) -> dict[str, list[str]]:
         """The characters and the words to save, by the tokenizer's argument."""

@@ -35,7 +35,6 @@ AUTO_MAP = {
 STOCK = {
     "ZooGPTModel": "OpenAIGPTModel",
     "ZooGPTLMHeadModel": "OpenAIGPTLMHeadModel",
-    "ZooGPTDoubleHeadsModel": "OpenAIGPTDoubleHeadsModel",
     "ZooGPTForSequenceClassification": "OpenAIGPTForSequenceClassification",
 }
 # Names of activations in published files. "gelu" means the tanh approximation, as in the released code.

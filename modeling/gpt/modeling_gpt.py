@@ -48,7 +48,7 @@ from transformers.generation import GenerationMixin
 from transformers.loss.loss_utils import ForCausalLMLoss
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel, slice_logits_to_keep
 from transformers.processing_utils import Unpack
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import TransformersKwargs, auto_docstring
@@ -70,7 +70,6 @@ from ..shared.modeling_heads import (
     loss_needs_padding,
     mean_word_loss,
     one_of,
-    states_to_predict_from,
 )
 from ..shared.modeling_onednn import WORTH_PACKING, is_faster, is_opaque, is_plain, linear, multiply_rows, packed
 from ..shared.modeling_packing import (
@@ -82,7 +81,6 @@ from ..shared.modeling_packing import (
     cache_of_either_name,
     cached_tokens,
     check_places,
-    is_paged,
     make_plan,
     states_at,
 )
@@ -93,7 +91,6 @@ if TYPE_CHECKING:  # from the Hub, transformers brings the files that another on
     from .modeling_gpt_tasks import ZooGPTForSequenceClassification
 
 
-ATTENTION_FILLS_PAGED_CACHE = CACHE == "past_key_values"  # up to transformers 5.23; since then a layer does
 PRODUCTS_BEFORE_PACKING = 12  # with the same weight, within one generated text
 
 
@@ -138,28 +135,14 @@ class ZooGPTAttention(nn.Module):
         query, key, value = self.c_attn(hidden_states).chunk(3, -1)
         query = split_heads(states_at(query, read), self.head_dim)  # (B, A, Q, D)
         key, value = split_heads(key, self.head_dim), split_heads(value, self.head_dim)  # (B, A, T, D)
-        if is_paged(cache):
-            key, value = self.update_paged(cache, key, value, place, kwargs)
-        elif cache is not None:
+        if cache is not None:
             key, value = cache.update(key, value, self.layer_idx if place is None else place)  # (B, A, P + T, D)
         kwargs |= {"dropout": self.attn_dropout.p if self.training else 0.0, "scaling": self.scaling}
         attention_interface = ALL_ATTENTION_FUNCTIONS.get_interface(
-            attention_implementation(self.config, query, kwargs, cache), eager_attention_forward
+            attention_implementation(self.config, query, kwargs), eager_attention_forward
         )
         output, probabilities = attend(attention_interface, self, query, key, value, attention_mask, **kwargs)
         return self.resid_dropout(self.c_proj(output)), probabilities  # (B, Q, H), (B, A, Q, P + T)
-
-    def update_paged(self, cache, key, value, place: int | None, kwargs: dict) -> tuple[torch.Tensor, torch.Tensor]:
-        """The keys and values for continuous batching. Its attention functions read the cache from `kwargs`."""
-        if self.layer_idx != place:
-            raise ValueError(
-                f"layer {place} of the model is numbered {self.layer_idx}, and continuous batching goes by "
-                "numbers: set layer_idx of layers that were copied, shared or moved, or call generate."
-            )
-        if ATTENTION_FILLS_PAGED_CACHE:
-            kwargs["cache"] = cache
-            return key, value
-        return cache.update(key, value, place, kwargs=kwargs)  # adds what flash reads
 
 
 class ZooGPTMLP(nn.Module):
@@ -380,6 +363,12 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
         finally:
             self.generates, self.transformer.exits_early = before
 
+    def init_continuous_batching(self, *args, **kwargs):
+        """Raises ValueError: the model has no cache of pages."""
+        raise ValueError(
+            "generate_batch: ZooGPT has no continuous batching. Pad the prompts on the left, and call generate"
+        )
+
     @can_return_tuple
     @auto_docstring
     def forward(
@@ -438,7 +427,7 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
         if skip_logits and self.loss_function is ForCausalLMLoss and not is_opaque(labels):
             loss = self.loss_without_logits(states, labels, **kwargs)
         else:
-            logits = self.lm_head(states if skip_logits else states_to_predict_from(states, logits_to_keep))
+            logits = self.lm_head(states if skip_logits else slice_logits_to_keep(states, logits_to_keep))
             if labels is not None:
                 loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
         return CausalLMOutputWithPast(

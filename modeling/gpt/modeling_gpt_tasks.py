@@ -34,7 +34,6 @@ from transformers.modeling_outputs import (
     SequenceClassifierOutput,
     TokenClassifierOutput,
 )
-from transformers.models.openai.modeling_openai import OpenAIGPTDoubleHeadsModelOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
@@ -53,7 +52,7 @@ from ..shared.modeling_heads import (
 from ..shared.modeling_onednn import is_opaque
 from ..shared.modeling_packing import cache_of_either_name, cached_tokens, last_columns, states_at
 from .configuration_gpt import ZooGPTConfig
-from .modeling_gpt import ZooGPTModel, ZooGPTPreTrainedModel, ZooGPTWordPredictor
+from .modeling_gpt import ZooGPTModel, ZooGPTPreTrainedModel
 
 
 # The task decides this, for any checkpoint:
@@ -343,7 +342,7 @@ class ZooGPTForMultipleChoice(ZooGPTTaskModel):
             Whether to leave padding out; see `ZooGPTModel.forward`.
         """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        shape, (*rows, _) = flatten_choices(*inputs)  # (B * K, T)
+        shape, rows = flatten_choices(*inputs)  # (B * K, T)
         rows[1] = self.mask_padding(*rows[:2])
         outputs, states, lm_loss = self.read(*rows, labels, unpad=unpad, **kwargs)
         logits = self.multiple_choice_head(states).unflatten(0, shape)  # (B, K)
@@ -352,82 +351,6 @@ class ZooGPTForMultipleChoice(ZooGPTTaskModel):
             loss = loss + lm_loss
         return MultipleChoiceModelOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
-
-
-@auto_docstring(custom_intro="GPT with its language modeling head and one score per choice, with two separate losses.")
-class ZooGPTDoubleHeadsModel(ZooGPTPreTrainedModel):
-    _tied_weights_keys = {"lm_head.weight": "transformer.tokens_embed.weight"}
-    _keys_to_ignore_on_load_unexpected = [r"attn\.bias$"]
-    # Trainer counts one kind of label; the two losses here are means over labels of different kinds.
-    accepts_loss_kwargs = False
-
-    def __init__(self, config: ZooGPTConfig):
-        super().__init__(config)
-        self.transformer = ZooGPTModel(self.config)
-        self.lm_head = ZooGPTWordPredictor(config.n_embd, config.vocab_size, bias=False)
-        self.multiple_choice_head = ZooGPTSummary(config)
-        self.loss_type = "ForCausalLM"  # which the class's name does not show
-        self.post_init()
-
-    @can_return_tuple
-    @auto_docstring
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        mc_token_ids: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        mc_labels: torch.Tensor | None = None,
-        unpad: bool | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> tuple[torch.Tensor] | OpenAIGPTDoubleHeadsModelOutput:
-        r"""
-        input_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`):
-            Token ids of the context with each choice. Masks and positions have the same shape. Rows without
-            `batch_size` are the choices of one question, as in transformers; outputs then have no `batch_size` either.
-        token_type_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`, *optional*):
-            Tokens whose embeddings are added to those of the words, as in transformers' OpenAI GPT.
-        mc_token_ids (`torch.LongTensor` of shape `(batch_size, num_choices)`, *optional*):
-            The column of the token whose state scores the choice. Defaults to the last real token.
-        labels (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`, *optional*):
-            The tokens themselves, usually `input_ids`; -100 for tokens that are not to be predicted. The model shifts
-            them.
-        mc_labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
-            The index of the right choice.
-        unpad (`bool`, *optional*, defaults to `config.unpad`):
-            Whether to leave padding out if the loss does not need it; see `ZooGPTModel.forward`.
-        """
-        inputs = one_of(input_ids, inputs_embeds)
-        is_one_question = inputs.dim() == 2 + inputs.is_floating_point()
-        if is_one_question:
-            input_ids = None if input_ids is None else input_ids.unsqueeze(0)
-            inputs_embeds = None if inputs_embeds is None else inputs_embeds.unsqueeze(0)
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        shape, (*rows, labels) = flatten_choices(*inputs, labels)  # (B * K, T)
-        shape = shape[1:] if is_one_question else shape  # (K,) or (B, K)
-        if mc_token_ids is not None and mc_token_ids.numel() != shape.numel():
-            raise ValueError(f"mc_token_ids are {tuple(mc_token_ids.shape)}, not {tuple(shape)}: one column a choice")
-        check_shapes(one_of(rows[0], rows[-1]), rows[1], labels=labels)
-        unpad = False if loss_needs_padding(labels, rows[1], predicts_next=True) else unpad
-        outputs = self.transformer(*rows, unpad=unpad, return_dict=True, **kwargs | {"use_cache": False})
-        states = outputs.last_hidden_state  # (B * K, T, H)
-        logits = self.lm_head(states)
-        columns = last_columns(states, rows[1]) if mc_token_ids is None else mc_token_ids.flatten()
-        scores = self.multiple_choice_head(states[torch.arange(states.shape[0], device=states.device), columns])
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
-        return OpenAIGPTDoubleHeadsModelOutput(
-            loss=loss,
-            mc_loss=None if mc_labels is None else class_loss(scores.view(-1, shape[-1]), mc_labels),
-            logits=logits.unflatten(0, shape),
-            mc_logits=scores.unflatten(0, shape),
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
         )
 
 
@@ -528,7 +451,6 @@ class ZooGPTForQuestionAnswering(ZooGPTTaskModel):
 
 
 __all__ = [
-    "ZooGPTDoubleHeadsModel",
     "ZooGPTForMultipleChoice",
     "ZooGPTForQuestionAnswering",
     "ZooGPTForSequenceClassification",

@@ -43,7 +43,6 @@ from .modeling_packing import (
     FLASH_OPERATION,
     Packing,
     Plan,
-    is_paged,
     is_recorded,
     is_well_known,
     states_at,
@@ -143,14 +142,13 @@ def _boundaries(query: torch.Tensor, key: torch.Tensor, packing: Packing) -> dic
     return {"cu_seq_lens_q": queries, "cu_seq_lens_k": keys, "max_length_q": most, "max_length_k": longest}
 
 
-def attention_implementation(config, query: torch.Tensor, kwargs: dict, cache: Cache | None = None) -> str:
+def attention_implementation(config, query: torch.Tensor, kwargs: dict) -> str:
     """The attention function: the configuration's, or "eager" where sdpa does not suit the (B, A, Q, D) query.
 
     sdpa returns no attention probabilities and takes no empty batch. In bfloat16 on the CPU, it is slower for one
     query, as in a step of generation, with dropout, for which it computes in float32, and, on processors without AMX,
-    in its backward pass. A paged cache is updated by the configuration's function alone. `kwargs` are those of the
-    attention function. Raises ValueError if attentions are requested and the configured implementation cannot return
-    them.
+    in its backward pass. `kwargs` are those of the attention function. Raises ValueError if attentions are requested
+    and the configured implementation cannot return them.
     """
     implementation = config._attn_implementation
     recorded = is_recorded(config, "attentions", kwargs)
@@ -159,7 +157,7 @@ def attention_implementation(config, query: torch.Tensor, kwargs: dict, cache: C
             f"output_attentions=True, but the attention {implementation!r} has none to show: call "
             'model.set_attn_implementation("eager") or ("sdpa") first.'
         )
-    if implementation != "sdpa" or is_paged(cache):  # trf-ignore: TRF051
+    if implementation != "sdpa":  # trf-ignore: TRF051
         return implementation
     suits = not recorded and (is_tracing(query) or _is_for_sdpa(query, kwargs["dropout"]))
     return implementation if suits else "eager"
@@ -267,7 +265,7 @@ def create_mask(
         inputs_embeds=states,
         attention_mask=plan.attention_mask,
         and_mask_function=overlay,
-        **{CACHE: None if is_paged(cache) else cache},
+        **{CACHE: cache},
     )
 
 

@@ -95,7 +95,6 @@ def flatten_choices(
     token_type_ids: torch.Tensor | None,
     position_ids: torch.Tensor | None,
     inputs_embeds: torch.Tensor | None,
-    labels: torch.Tensor | None = None,
 ) -> tuple[torch.Size, list[torch.Tensor | None]]:
     """The shape (B, K), and the tensors (B, K, T, ...) -> (B * K, T, ...) in the same order.
 
@@ -107,15 +106,14 @@ def flatten_choices(
         raise ValueError(f"the inputs are {tuple(inputs.shape)}, but must be (rows, choices, tokens).")
     choices = inputs.shape[:3]
     tensors = {"attention_mask": attention_mask, "token_type_ids": token_type_ids, "position_ids": position_ids}
-    tensors |= {"labels": labels}
     for name, tensor in tensors.items():
         if tensor is not None and tensor.dim() == 3 and tensor.shape != choices:
             raise ValueError(
                 f"{name} is {tuple(tensor.shape)}, but must be {tuple(choices)}, the shape of the choices' tokens."
             )
-    *others, flat_labels = (None if each is None else each.reshape(-1, each.shape[-1]) for each in tensors.values())
-    flat_inputs = [None if each is None else each.flatten(0, 1) for each in (input_ids, inputs_embeds)]
-    return choices[:2], [flat_inputs[0], *others, flat_inputs[1], flat_labels]
+    others = (None if each is None else each.reshape(-1, each.shape[-1]) for each in tensors.values())
+    flat_ids, flat_embeds = (None if each is None else each.flatten(0, 1) for each in (input_ids, inputs_embeds))
+    return choices[:2], [flat_ids, *others, flat_embeds]
 
 
 def loss_needs_padding(
@@ -147,21 +145,6 @@ def loss_needs_padding(
     elif packing is not None and packing.knows(has_shifted) and packing.fits(mask):
         return packing.labels_padding
     return is_opaque(targets) or is_opaque(mask) or bool(((targets != IGNORED) & (mask == 0).to(targets.device)).any())
-
-
-def states_to_predict_from(states: torch.Tensor, logits_to_keep: int | torch.Tensor) -> torch.Tensor:
-    """Those of the (B, T, H) states for which a head computes logits.
-
-    logits_to_keep: how many at the end of each row (0: all), (N,) positions of all rows, (B, N) positions of each row,
-        or a (B, T) mask, which gives (number of true entries, H) states. transformers has these forms.
-    """
-    if isinstance(logits_to_keep, int):
-        return states[:, -logits_to_keep:]
-    if logits_to_keep.dim() < 2:
-        return states[:, logits_to_keep]
-    if logits_to_keep.dtype == torch.bool:
-        return states[logits_to_keep]
-    return states.take_along_dim(logits_to_keep[..., None], dim=1)
 
 
 def check_labels(labels: torch.Tensor, count: int, shape: tuple[int, ...]) -> None:

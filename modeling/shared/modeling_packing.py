@@ -351,8 +351,7 @@ def make_plan(
     position_ids = None if position_ids is None else torch.atleast_2d(position_ids).expand(-1, inputs.shape[1])
     packing = usable_packing(packing, inputs, attention_mask, cache)
     is_padded = counts_as_padded(inputs, attention_mask, cache) if packing is None else packing.is_padded
-    # Continuous batching has its own boundaries, which its attention functions take.
-    boundaries = [None if is_paged(cache) else kwargs.pop(name, None) for name in BOUNDARIES]
+    boundaries = [kwargs.pop(name, None) for name in BOUNDARIES]
     if packing is None:
         starts = find_starts(inputs, attention_mask, position_ids, cache, *boundaries)
     else:
@@ -560,7 +559,7 @@ def find_starts(
     past = cached_tokens(cache)
     is_empty = not torch.is_tensor(past) and past == 0
     if ends is None and ends_of_keys is None and numbers is None:
-        is_one_row = inputs.shape[0] == 1 and position_ids is not None and not is_paged(cache) and is_empty
+        is_one_row = inputs.shape[0] == 1 and position_ids is not None and is_empty
         return restarts(position_ids, attention_mask) if is_one_row else None
     tokens = tuple(inputs.shape[:2])
     if not is_of_rows(attention_mask):
@@ -651,15 +650,18 @@ def find_positions(
 
 
 def cache_of_either_name(cache: Cache | None, past_key_values: Cache | None) -> Cache | None:
-    """The one that is given, or None. Raises ValueError for both."""
+    """The one that is given, or None. Raises ValueError for both, and for a cache of another class."""
     if cache is not None and past_key_values is not None:
         raise ValueError("cache and past_key_values are two names of the same argument: give one of them.")
-    return past_key_values if cache is None else cache
+    cache = past_key_values if cache is None else cache
+    if cache is not None and not isinstance(cache, Cache):  # such as that of continuous batching
+        raise ValueError(f"the cache is a {type(cache).__name__}; give a DynamicCache")
+    return cache
 
 
 def check_places(cache: Cache | None, layers: int, field: str) -> None:
     """Raises ValueError for a cache of fewer layers than the model has, as of a configuration from before a change."""
-    if not isinstance(cache, Cache) or cache.layer_class_to_replicate is not None:  # one that grows
+    if cache is None or cache.layer_class_to_replicate is not None:  # one that grows
         return
     if len(cache.layers) < layers:
         raise ValueError(
@@ -668,11 +670,6 @@ def check_places(cache: Cache | None, layers: int, field: str) -> None:
         )
 
 
-def is_paged(cache: Any) -> bool:
-    """Whether it is the cache of continuous batching, which is no `Cache`; by name, because its module may move."""
-    return type(cache).__name__ == "PagedAttentionCache"
-
-
 def cached_tokens(cache: Cache | None) -> int | torch.Tensor:
-    """P, the tokens in front of each row: 0 for None and for a paged cache, a tensor for a static one."""
-    return 0 if cache is None or is_paged(cache) else cache.get_seq_length()
+    """P, the tokens in front of each row: 0 for None, a tensor for a static cache."""
+    return 0 if cache is None else cache.get_seq_length()

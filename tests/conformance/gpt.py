@@ -8,7 +8,6 @@ the source distribution lacks the tests of generation.
 
 from unittest import mock
 
-import torch
 from transformers import PreTrainedModel
 
 
@@ -35,26 +34,6 @@ def inputs(tester, config):
     return {"input_ids": ids_tensor(shape, config.pad_token_id), "attention_mask": mask}
 
 
-def prepare_for_class(test, inputs, model_class, return_labels):
-    """Choices, and both kinds of labels, for the class with two heads. transformers' takes no mask with them."""
-    if model_class.__name__ != "ZooGPTDoubleHeadsModel":
-        return inputs
-    tester = test.model_tester
-    ids = inputs.pop("input_ids").unsqueeze(1).expand(-1, tester.num_choices, -1).contiguous()
-    if return_labels:
-        inputs |= {"labels": ids.clone(), "mc_labels": torch.zeros(tester.batch_size, dtype=torch.long)}
-    return {"input_ids": ids, **{name: each for name, each in inputs.items() if name != "attention_mask"}}
-
-
-def check_training_gradient_checkpointing(test, **options):
-    """As the mixin's, without the class of two losses: it goes backward from one and wants gradients of both heads."""
-    from tests.test_modeling_common import ModelTesterMixin
-
-    one_loss = tuple(each for each in test.all_model_classes if each.__name__ != "ZooGPTDoubleHeadsModel")
-    with mock.patch.object(type(test), "all_model_classes", one_loss):
-        ModelTesterMixin.check_training_gradient_checkpointing(test, **options)
-
-
 def resizing(name):
     """That test of the mixin, which wants new words to be the mean of all; here they are that on request only."""
 
@@ -72,13 +51,11 @@ def resizing(name):
 
 HEADS = {
     "LMHeadModel": "causal-lm",
-    "DoubleHeadsModel": "other",
     "ForSequenceClassification": "sequence-classification",
     "ForMultipleChoice": "multiple-choice",
     "ForTokenClassification": "token-classification",
     "ForQuestionAnswering": "question-answering",
 }
-# Not the class of two heads: transformers' saves the word embeddings under the name of the head that they are tied to.
 STOCK = ("Model", "LMHeadModel", "ForSequenceClassification")
 
 SPEC = {
@@ -105,7 +82,6 @@ SPEC = {
         **{f"modeling:ZooGPT{head}": task for head, task in HEADS.items()},
     },
     "inputs": inputs,
-    "prepare_for_class": prepare_for_class,
     "tester_attributes": {"causal_lm_class": "modeling:ZooGPTLMHeadModel"},
     "mixins": ["training", "pipeline"],
     "pipeline_models": {
@@ -116,7 +92,6 @@ SPEC = {
         "zero-shot": "modeling:ZooGPTForSequenceClassification",
     },
     "attributes": {
-        "check_training_gradient_checkpointing": check_training_gradient_checkpointing,
         **resizing("test_resize_tokens_embeddings"),
         **resizing("test_resize_embeddings_untied"),
     },

@@ -173,7 +173,7 @@ def test_the_defaults_are_the_published_model(cases, millions, unknown):
     assert round(parameters / 1e6) == millions
 
 
-@each("head, width", [("ForPreTraining", "hidden_size")], [("DoubleHeadsModel", "n_embd")])
+@each("head, width", [("ForPreTraining", "hidden_size")], [("ForMultipleChoice", "n_embd")])
 def test_random_weights_follow_the_configuration(cases, head, width):
     model = class_of(cases, head)(cases.CONFIG(**(cases.SIZES | {width: 240, "initializer_range": 0.05})))
     for name, parameter in model.named_parameters():

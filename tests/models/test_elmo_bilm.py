@@ -1,8 +1,6 @@
 """The biLM: the released vectors, a slow reference, and that nothing but a sentence decides on its vectors."""
 
-import copy
 import json
-import pickle
 
 import h5py
 import numpy as np
@@ -279,80 +277,13 @@ def test_rows_that_share_a_number_are_told_apart(monkeypatch):
     torch.testing.assert_close(found, layers_of(model, SENTENCES), atol=1e-6, rtol=0)
 
 
-def test_known_words_change_nothing_but_the_time():
+def test_each_word_of_a_batch_is_computed_once():
     model = small_model()
-    plain = layers_of(model, SENTENCES)
-    model.know_words(["cat", "the", "is", "unused", "cat", "Zoë"])
     computed = []
     model.token_encoder.register_forward_pre_hook(lambda module, inputs: computed.append(len(inputs[0])))
-    torch.testing.assert_close(layers_of(model, SENTENCES), plain, atol=1e-6, rtol=0)
-    words = {word for sentence in SENTENCES for word in sentence}
-    assert computed == [len(words - {"cat", "the", "is", "Zoë"}) + 2]  # with <S> and </S>
-    model.know_words([])
     layers_of(model, SENTENCES)
-    assert computed[1:] == [len(words) + 2]
-    with pytest.raises(ValueError, match="words are 'the', one text: give a list"):
-        model.know_words("the")
-
-
-def in_place(model: ElmoModel) -> ElmoModel:
-    with torch.no_grad():
-        model.token_encoder.projection.bias.add_(1)
-    return model
-
-
-def assigned(model: ElmoModel) -> ElmoModel:
-    model.load_state_dict(small_model().state_dict(), assign=True)
-    return model
-
-
-def averaged(model: ElmoModel) -> ElmoModel:
-    """As an exponential moving average of the weights does it, which torch keeps no record of."""
-    for weight, other in zip(model.parameters(), small_model().parameters(), strict=True):
-        weight.data.mul_(0.999).add_(other.data, alpha=0.001)
-    return model
-
-
-CHANGES = {
-    "not at all": lambda model: model,
-    "in place": in_place,
-    "by way of data": averaged,
-    "by assignment": assigned,
-    "of type": lambda model: model.to(torch.bfloat16),
-    "a copy": copy.deepcopy,
-    "a pickle": lambda model: pickle.loads(pickle.dumps(model)),
-}
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_known_words_are_computed_again_where_the_weights_have_changed(change):
-    model = small_model()
-    with torch.autocast("cpu", dtype=torch.bfloat16):  # which ends, so that it counts for nothing
-        model.know_words(["cat", "the", "is", "Zoë"])
-    model = change(model)
-    found = layers_of(model, SENTENCES)
-    model.know_words([])
-    torch.testing.assert_close(found, layers_of(model, SENTENCES), atol=1e-6, rtol=0)
-
-
-def test_a_model_made_in_inference_mode_may_know_words():
-    with torch.inference_mode():
-        model = small_model()
-    expected = layers_of(model, SENTENCES)
-    model.know_words(["cat", "the", "is", "Zoë"])
-    torch.testing.assert_close(layers_of(model, SENTENCES), expected, atol=1e-6, rtol=0)
-
-
-def test_words_that_are_known_have_gradients_where_the_biLM_learns():
-    model = small_model(freeze_bilm=False)  # in evaluation, as to ask what a prediction rests on
-    gradients = []
-    for words in ([], ["cat", "the", "is", "Zoë"]):
-        model.know_words(words)
-        model.zero_grad()
-        model(batch_of(SENTENCES, K)).last_hidden_state.square().sum().backward()
-        gradients.append(model.token_encoder.char_embeddings.weight.grad)
-    assert torch.equal(*gradients)
+    words = {word for sentence in SENTENCES for word in sentence}
+    assert computed == [len(words) + 2]  # with <S> and </S>
 
 
 # What `embed` and bad input give

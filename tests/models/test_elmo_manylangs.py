@@ -193,13 +193,11 @@ def test_the_words_of_a_sentence_in_place_of_a_list_of_sentences_are_refused(elm
 def test_without_its_tokenizer_or_with_another_the_model_says_which_it_needs(elmo, tmp_path):
     other = ElmoTokenizer.from_pretrained(make(tmp_path, words=WORDS[:9], characters=CHARACTERS[:-1]))
     byte = "reads 10 ids of a word, the letters below 30, but the tokenizer of bytes makes 9, below 262: give"
-    calls = [lambda **kw: elmo.embed(["Tao"], **kw), lambda **kw: elmo.know_words(["Tao"], **kw)]
-    calls.append(lambda **kw: elmo.warm_up(["Tao"], **kw))
-    for call in calls:
+    for call in (elmo.embed, elmo.warm_up):
         with pytest.raises(ValueError, match=byte):
-            call()
+            call(["Tao"])
         with pytest.raises(ValueError, match="below 30, but this tokenizer makes 10, below 29"):
-            call(tokenizer=other)
+            call(["Tao"], tokenizer=other)
 
 
 @pytest.mark.parametrize("size", [-1, 1, 3])
@@ -216,16 +214,6 @@ def test_ids_of_another_models_words_are_one_clear_error(elmo, tokenizer):
         elmo(ids)
     with pytest.raises(ValueError, match=r"have 9 character ids a word, but the model is configured for 10 \(max"):
         elmo(ids[..., :-1])
-
-
-def test_known_words_are_looked_up_by_their_characters_and_their_place(elmo, tokenizer):
-    expected = elmo.embed(SENTENCES, tokenizer=tokenizer)
-    elmo.know_words(sum(SENTENCES[:3], []), tokenizer=tokenizer)
-    calls = []
-    elmo.token_encoder.register_forward_hook(lambda module, args, output: calls.append(len(args[0])))
-    for ours, theirs in zip(elmo.embed(SENTENCES, tokenizer=tokenizer), expected, strict=True):
-        torch.testing.assert_close(ours, theirs)
-    assert sum(calls) < len(set(sum(SENTENCES, [])))
 
 
 def test_a_warm_state_is_that_after_sentences_of_the_language(model, elmo, tokenizer):
@@ -265,30 +253,27 @@ def test_a_task_networks_characters_are_the_letters_only(model, tokenizer):
 # What of a text is known
 
 
-def test_the_report_counts_words_and_characters_that_the_model_does_not_know(tokenizer):
-    report = tokenizer.count_known(["Tao"] * 7 + ["Xtax", "我", "katakatk"])
-    assert (report.words, report.known, report.share) == (10, 9, 0.9)
-    assert report.unknown == {"Xtax": 1} and report.characters == {"X": 1, "x": 1}
-    assert str(report) == "the model has vectors of 90.0% of 10 words" and not report.are_few
-    few = tokenizer.count_known({"Tao": 3, "很好很好": 5, "x": 1})
-    assert few.are_few
-    assert str(few).startswith("the model has vectors of 33.3% of 9 words, but not of '很好很好', 'x': ")
-    assert tokenizer.count_known([]).share == 1
-    with pytest.raises(ValueError, match="reads the bytes of UTF-8, of any word"):
-        ElmoTokenizer().count_known(["a"])
+def test_the_share_of_words_that_the_model_has_vectors_of_and_the_line_that_says_it(tokenizer):
+    share, line = tokenizer.known_words(["Tao"] * 7 + ["Xtax", "我", "katakatk"])
+    assert share == 0.9 and line == "the model has vectors of 90.0% of 10 words"
+    share, line = tokenizer.known_words(["Tao"] * 3 + ["x"] + ["很好很好"] * 5)
+    assert share == pytest.approx(1 / 3)
+    assert line.startswith("the model has vectors of 33.3% of 9 words, but not of '很好很好', 'x': below 80%, ")
+    assert tokenizer.known_words([])[0] == 1
 
 
-def test_the_report_reads_words_as_the_model_does(model):
+def test_words_are_looked_up_as_the_model_reads_them(model):
     plain, reading = (ElmoTokenizer.from_pretrained(model, full_width_to_ascii=flag, nfc=flag) for flag in (0, 1))
     words = ["Ｔａｏ", "e\u0301te\u0301", "Tao"]
-    assert plain.count_known(words).known == 1 and reading.count_known(words).known == 3
+    assert plain.known_words(words)[0] == pytest.approx(1 / 3) and reading.known_words(words)[0] == 1
 
 
-def test_a_model_of_characters_only_knows_words_by_their_characters(tmp_path):
-    tokenizer = ElmoTokenizer.from_pretrained(make(tmp_path, word_dim=0))
-    assert not tokenizer.has_lexicon
-    report = tokenizer.count_known(["kata", "<bos>", "x", "Tax"])
-    assert report.known == 2 and report.characters == {"x": 2}
+def test_a_model_without_vectors_of_words_has_none_to_count(tmp_path):
+    characters_only = ElmoTokenizer.from_pretrained(make(tmp_path, word_dim=0))
+    for tokenizer in (characters_only, ElmoTokenizer()):
+        assert not tokenizer.has_lexicon
+        with pytest.raises(ValueError, match="this model has no vectors of whole words to count"):
+            tokenizer.known_words(["kata"])
 
 
 def test_embed_warns_of_a_long_text_with_few_known_words(elmo, tokenizer, caplog):
@@ -297,14 +282,6 @@ def test_embed_warns_of_a_long_text_with_few_known_words(elmo, tokenizer, caplog
     assert not caplog.records
     elmo.embed([["Tao"] * 79, ["x"] * 21], tokenizer=tokenizer)
     assert "vectors of 79.0% of 100 words, but not of 'x': below 80%" in caplog.text
-
-
-def test_a_tokenizer_counts_which_words_and_characters_are_unknown(tokenizer):
-    known = tokenizer.count_known(tokenizer.tokenize("Tao été\n很好 很好 | \u200b\n"))
-    assert (known.words, known.known) == (6, 2) and known.unknown["很好"] == 2
-    assert "vectors of 33.3% of 6 words" in str(known) and known.characters["\u200b"] == 1
-    with pytest.raises(ValueError, match="this model reads the bytes of UTF-8"):
-        ElmoTokenizer().count_known(["Tao"])
 
 
 # The scripts

@@ -7,9 +7,7 @@ import pytest
 import torch
 from transformers import (
     CompileConfig,
-    ContinuousBatchingConfig,
     DynamicCache,
-    GenerationConfig,
     LogitsProcessorList,
     OpenAIGPTConfig,
     OpenAIGPTLMHeadModel,
@@ -326,39 +324,9 @@ def test_a_compiled_step_on_a_static_cache_generates_the_same():
     assert len(graphs) == 1
 
 
-@pytest.mark.parametrize(
-    ("attention", "filled_by"),
-    [("sdpa", "this release"), ("eager", "this release"), ("sdpa", "a layer, as in transformers 5.24")],
-)
-def test_continuous_batching_generates_the_tokens_of_each_prompt_alone(attention, filled_by, monkeypatch):
-    if filled_by != "this release":
-        monkeypatch.setattr(modeling_gpt, "ATTENTION_FILLS_PAGED_CACHE", False)
-    ours, stock = build()
-    ours.set_attn_implementation(attention)
-    rows = [prompts(1, columns) for columns in (1, 9, 2, 5, 12, 3)]
-    end = {"eos_token_id": list(range(1, 30, 2))}
-    settings = GenerationConfig(do_sample=False, max_new_tokens=9, pad_token_id=0, **end)
-    few = ContinuousBatchingConfig(page_size=4, num_blocks=8, max_batch_tokens=8)  # prompts come in parts, some wait
-    answers = ours.generate_batch([row[0].tolist() for row in rows], settings, few)
-    alone = [generate(stock, row, **end)[0, row.shape[1] :].tolist() for row in rows]
-    assert [answers[f"req_{index}"].generated_tokens for index in range(len(rows))] == alone
-    assert len({len(tokens) for tokens in alone}) > 1, "all texts have the same length: none ends early"
-
-
-def test_continuous_batching_in_bfloat16_attends_to_all_tokens_so_far(monkeypatch):
-    """For one query, plain products, which know nothing of its cache, are chosen otherwise."""
-    ours, _ = build()
-    shapes, attend = [], torch.nn.functional.scaled_dot_product_attention
-
-    def counted(query, key, *args, **kwargs):
-        shapes.append((query.shape[2], key.shape[2]))
-        return attend(query, key, *args, **kwargs)
-
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counted)
-    settings = GenerationConfig(do_sample=False, max_new_tokens=4, pad_token_id=0, eos_token_id=WORDS)
-    few = ContinuousBatchingConfig(page_size=4, num_blocks=8, max_batch_tokens=8)
-    ours.to(torch.bfloat16).generate_batch([prompts(1, 5)[0].tolist()], settings, few)
-    assert shapes == [step for step in ((5, 5), (1, 6), (1, 7), (1, 8)) for _ in range(SIZES["n_layer"])]
+def test_continuous_batching_is_one_clear_error():
+    with pytest.raises(ValueError, match="^generate_batch: .* Pad the prompts on the left, and call generate$"):
+        build()[0].generate_batch([[1, 2, 3], [4]], max_new_tokens=4)
 
 
 def test_bfloat16_keeps_the_cache_in_its_type_and_scores_close_to_those_without():

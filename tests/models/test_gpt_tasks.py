@@ -11,7 +11,7 @@ from modeling.gpt import modeling_gpt_tasks
 from tests.support.gpt_cases import (
     DELIMITER,
     EXTRACT,
-    STOCK_HEADS,
+    OWN_HEADS,
     batch,
     case,
     padded,
@@ -19,7 +19,7 @@ from tests.support.gpt_cases import (
     pairs_of_sentences,
     zoo,
 )
-from tests.support.model_cases import LABELS, ROWS, assert_same_gradients, assert_same_outputs, on_the_left
+from tests.support.model_cases import LABELS, ROWS, on_the_left
 
 
 LENGTHS = [(3, 5), (1, 1), (6, 2), (4, 4), (2, 7), (1, 9)]
@@ -293,52 +293,12 @@ def test_a_score_is_squared_error_and_the_language_modeling_loss():
     torch.testing.assert_close(output.loss, expected, atol=1e-4, rtol=1e-5)
 
 
-@pytest.mark.parametrize("given", [True, False], ids=["columns given", "last tokens"])
-def test_double_heads_read_the_columns_they_are_told_or_the_last_tokens(given, tmp_path):
-    stock, ours = pair("DoubleHeadsModel", tmp_path)
-    this = case("DoubleHeadsModel")
-    columns = this.inputs.pop("mc_token_ids")
-    if given:
-        columns = (torch.rand(columns.shape) * (columns + 1)).long()
-    expected = stock(**this.for_stock, mc_token_ids=columns, **this.labels)
-    told = {"mc_token_ids": columns} if given else {}
-    output = ours(**this.inputs, **told, **this.labels)
-    for name in ("loss", "mc_loss", "mc_logits"):
-        torch.testing.assert_close(output[name], expected[name], atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("given", [True, False], ids=["columns given", "last tokens"])
-@pytest.mark.parametrize("as_embeddings", [False, True], ids=["words", "embeddings"])
-def test_double_heads_take_the_choices_of_one_question_as_the_stock_model_does(as_embeddings, given, tmp_path):
-    stock, ours = pair("DoubleHeadsModel", tmp_path)
-    this = case("LMHeadModel")  # (7, 19) tokens: seven choices
-    last = this.inputs["attention_mask"].sum(1) - 1
-    columns = (torch.rand(7) * (last + 1)).long() if given else last
-    inputs = this.inputs | this.labels | {"mc_labels": torch.tensor([4])}
-    if as_embeddings:
-        inputs["inputs_embeds"] = ours.transformer.tokens_embed(inputs.pop("input_ids")).detach()
-    expected = stock(**inputs, mc_token_ids=columns)
-    output = ours(**inputs, **({"mc_token_ids": columns} if given else {}))
-    assert_same_outputs(output, expected, this.real)
-    for model_output in (output, expected):
-        (model_output.loss + model_output.mc_loss).backward()
-    assert_same_gradients(ours, stock)
-
-
-def test_columns_that_are_not_one_for_each_choice_are_one_clear_error():
-    inputs = case("DoubleHeadsModel").inputs
-    inputs["mc_token_ids"] = inputs["mc_token_ids"][:1]
-    with pytest.raises(ValueError, match=r"mc_token_ids are \(1, \d+\), not .*: one column a choice"):
-        zoo("DoubleHeadsModel")(**inputs)
-
-
-@pytest.mark.parametrize(("head", "shape"), [("DoubleHeadsModel", (5,)), ("ForMultipleChoice", (2, 5))])
-def test_inputs_without_choices_are_one_clear_error(head, shape):
-    message = re.escape(f"the inputs are {shape}, but must be (rows, choices, tokens)")
-    with pytest.raises(ValueError, match=message):
-        zoo(head)(torch.ones(shape, dtype=torch.long))
+def test_inputs_without_choices_are_one_clear_error():
+    ours = zoo("ForMultipleChoice")
+    with pytest.raises(ValueError, match=re.escape("the inputs are (2, 5), but must be (rows, choices, tokens)")):
+        ours(torch.ones(2, 5, dtype=torch.long))
     with pytest.raises(ValueError, match="exactly one of input_ids and inputs_embeds"):
-        zoo(head)()
+        ours()
 
 
 @SIDE
@@ -380,20 +340,17 @@ def test_answers_are_a_softmax_over_the_real_tokens(side):
     torch.testing.assert_close(output.loss, counted, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "head", ["ForSequenceClassification", "ForMultipleChoice", "ForTokenClassification", "DoubleHeadsModel"]
-)
+@pytest.mark.parametrize("head", ["ForSequenceClassification", "ForMultipleChoice", "ForTokenClassification"])
 def test_the_classifiers_dropout_is_used_in_training(head):
     ours = zoo(head, summary_first_dropout=0.5)
     this = case(head)
-    scores = "mc_logits" if head == "DoubleHeadsModel" else "logits"
-    kept = ours(**this.inputs)[scores]
-    torch.testing.assert_close(ours(**this.inputs)[scores], kept)
-    dropped = [ours.train()(**this.inputs)[scores] for _ in range(2)]
+    kept = ours(**this.inputs).logits
+    torch.testing.assert_close(ours(**this.inputs).logits, kept)
+    dropped = [ours.train()(**this.inputs).logits for _ in range(2)]
     assert (dropped[0] - dropped[1]).abs().max() > 0.1 and (dropped[0] - kept).abs().max() > 0.1
 
 
-@pytest.mark.parametrize("head", [*STOCK_HEADS[1:], "ForTokenClassification", "ForQuestionAnswering"])
+@pytest.mark.parametrize("head", ["ForSequenceClassification", *OWN_HEADS])
 def test_a_head_keeps_no_cache_whoever_asks(head):
     ours, this = zoo(head), case(head)
     for asked in ({}, {"use_cache": True}, {"use_cache": False}):

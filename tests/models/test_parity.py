@@ -63,7 +63,7 @@ RATES = {
 }
 
 
-@each("head", BERT, ["Model", "LMHeadModel", "DoubleHeadsModel"])  # transformers' GPT drops nothing before its classes
+@each("head", BERT, ["Model", "LMHeadModel"])  # transformers' GPT drops nothing before its classes
 def test_dropout_falls_where_it_does_in_the_stock_model(cases, head, tmp_path):
     stock, ours = cases.pair(head, tmp_path, "eager", **RATES[cases])
     ours.config.unpad = False  # both draw as many numbers, for all tokens
@@ -101,7 +101,7 @@ def test_every_activation_and_epsilon_means_what_it_means_in_the_stock_model(cas
     assert_same_outputs(ours(**this.inputs), stock(**this.inputs), this.real)
 
 
-@each("head", ["ForMaskedLM", "ForPreTraining", "ForTokenClassification"], ["LMHeadModel", "DoubleHeadsModel"])
+@each("head", ["ForMaskedLM", "ForPreTraining", "ForTokenClassification"], ["LMHeadModel"])
 def test_labels_on_padding_count_as_they_do_in_the_stock_model(cases, head, tmp_path):
     stock, ours = cases.pair(head, tmp_path)
     this = cases.case(head)

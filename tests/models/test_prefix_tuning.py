@@ -6,6 +6,7 @@ from peft import PrefixTuningConfig, PromptEncoderConfig, PromptTuningConfig, ge
 from transformers import BertModel, DynamicCache
 
 from tests.support import bert_cases, gpt_cases
+from tests.support.families import EACH_FAMILY
 from tests.support.peft_cases import needs_the_peft_of_transformers, show_the_old_name
 
 
@@ -64,10 +65,14 @@ def test_behind_keys_and_values_padding_still_never_answers(tmp_path):
         assert torch.equal(logits > torch.finfo(logits.dtype).min, real)
 
 
-def test_what_stands_in_front_must_be_a_cache(tmp_path):
-    _, ours = bert_cases.pair("Model", tmp_path)
-    with pytest.raises(ValueError, match="the cache is a tuple; give a DynamicCache"):
-        ours(**bert_cases.batch(), past_key_values=())
+@EACH_FAMILY
+def test_what_stands_in_front_must_be_a_cache(cases):
+    class PagedAttentionCache:
+        """The cache of continuous batching is no `Cache` either."""
+
+    for cache in ((), PagedAttentionCache()):
+        with pytest.raises(ValueError, match=f"the cache is a {type(cache).__name__}; give a DynamicCache"):
+            cases.zoo("Model")(**cases.batch(), past_key_values=cache)
 
 
 @needs_the_peft_of_transformers

@@ -25,7 +25,7 @@ SIZES = {
     "pad_token_id": 0,
 }
 START, DELIMITER, EXTRACT = 94, 95, 96  # as the release places them, right after the words
-STOCK_HEADS = ["LMHeadModel", "DoubleHeadsModel", "ForSequenceClassification"]
+STOCK_HEADS = ["LMHeadModel", "ForSequenceClassification"]
 OWN_HEADS = ["ForMultipleChoice", "ForTokenClassification", "ForQuestionAnswering"]
 TRIANGLE = torch.ones(41, 41).tril().view(1, 1, 41, 41)
 # What older files of LMHeadModel hold.
@@ -78,7 +78,7 @@ def case(head: str, holes: bool = False) -> Case:
     """Inputs and labels for a head; token labels stand on real tokens only, as data collators put them."""
     inputs = batch(holes=holes)
     rows = len(inputs["input_ids"])
-    if head in ("DoubleHeadsModel", "ForMultipleChoice"):
+    if head == "ForMultipleChoice":
         choices = [inputs, *(batch(inputs["attention_mask"].sum(1).tolist()) for _ in range(CHOICES - 1))]
         columns = min(tensors["input_ids"].shape[1] for tensors in choices)
         inputs = {name: torch.stack([each[name][:, :columns] for each in choices], 1) for name in inputs}
@@ -86,12 +86,9 @@ def case(head: str, holes: bool = False) -> Case:
     words = torch.where(real & (torch.rand(real.shape) < 0.7), inputs["input_ids"], -100)
     bounds = torch.randint(0, 2, (rows,))
     choice = torch.randint(0, CHOICES, (rows,))
-    if head == "DoubleHeadsModel":
-        inputs["mc_token_ids"] = (real * torch.arange(real.shape[-1])).argmax(-1)
     labels = {
         "Model": {},
         "LMHeadModel": {"labels": words},
-        "DoubleHeadsModel": {"labels": words, "mc_labels": choice},
         "ForSequenceClassification": {"labels": torch.randint(0, LABELS, (rows,))},
         "ForMultipleChoice": {"labels": choice},
         "ForTokenClassification": {"labels": torch.where(real, torch.randint(0, LABELS, real.shape), -100)},
