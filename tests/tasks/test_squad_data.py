@@ -1,5 +1,6 @@
 """Questions about contexts: what each source's rows become, and what is wrong with a broken file."""
 
+import gc
 import json
 from pathlib import Path
 
@@ -187,28 +188,17 @@ def test_an_empty_text_beside_an_answer_is_a_mistake_in_a_test_file_too(tmp_path
 # The first questions only
 
 
-def test_with_a_limit_only_the_first_questions_are_looked_at_and_all_are_counted(tmp_path, monkeypatch):
-    articles = make_articles("1.1")
-    whole = rows_of(articles)
-    articles[-1]["paragraphs"][-1]["qas"][-1]["answers"] = "broken"
-    official = write_squad(tmp_path / "train-v1.1.json", articles=articles)
-    lines = write_json(tmp_path / "a.jsonl", whole[:5])
-    with Path(lines).open("a", encoding="utf-8") as file:
-        file.write("\n\n{broken\n{broken")
-    hub = DatasetDict(train=Dataset.from_list(whole))
-    monkeypatch.setattr("datasets.load_dataset", lambda *_, **options: hub)
-    limits = {"train": 5, "validation": None}
-    for data, total in [
-        (read_files({"train": official}, False, limits), 12),
-        (read_folder(tmp_path, ["train"], False, limits), 12),
-        (read_files({"train": lines}, False, limits), 7),
-        (read_hub("a/b", ["train"], False, limits), 12),
-    ]:
-        assert data["train"].to_list() == whole[:5]
-        assert data["train"].info.splits.total_num_examples == total
-    for limit in (12, 13, None):
-        data = read_hub("a/b", ["train"], False, {"train": limit})["train"]
-        assert len(data) == data.info.splits.total_num_examples == 12
+@pytest.mark.parametrize("enabled", [False, True])
+def test_the_collector_of_cycles_is_afterwards_as_it_was_also_where_a_file_is_broken(tmp_path, enabled):
+    file = write_json(tmp_path / "a.jsonl", [*rows_of(make_articles("1.1")), {"question": "Who?"}])
+    was_enabled = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with pytest.raises(ValueError, match="no context"):
+            read_files({"train": file}, False)
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if was_enabled else gc.disable)()
 
 
 ODD = [
