@@ -42,7 +42,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelFo
 
 from elmo_gpt_bert.tasks.features import candidate_heads, reads_words
 from elmo_gpt_bert.tasks.pretraining.bilm import BiLM, change_vocabulary, start_size
-from elmo_gpt_bert.tasks.pretraining.causal import CausalLM, keeps_documents_apart
+from elmo_gpt_bert.tasks.pretraining.causal import CausalLM
 from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
 from elmo_gpt_bert.tasks.pretraining.masked import MaskedLM, Shares, Vocabulary
 from elmo_gpt_bert.tasks.pretraining.objective import HeldOut, Objective, compute_losses, score
@@ -273,8 +273,6 @@ def load_language_model(
     model = load_model(head, args.source, config, text.tokenizer, train=args.do_train)
     if kind == "bilm" and (change := change_vocabulary(model, former, text.tokenizer)):
         PartialState().print(change)
-    if kind == "causal_lm" and not keeps_documents_apart(model):
-        PartialState().print(f"{type(model).__name__} reads the documents of a row as one text")
     return model
 
 
@@ -333,9 +331,6 @@ def build_task(
     if args.final_seq_length is not None:
         first = round(args.max_steps * (1 - args.final_share))
         phases.append(Phase(build(text.train, args.final_seq_length, rows), first))
-    if kind == "masked_lm" and args.segments == "next_sentence":
-        share = phases[0].objective.share_of_following
-        accelerator.print(f"pairs: the second segment follows in {100 * share:.0f} % of them")
     data, features = {"train": text.train}, {}
     if args.do_eval and text.validation is not None:
         data["validation"] = text.validation
