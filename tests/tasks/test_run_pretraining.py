@@ -219,7 +219,7 @@ def test_another_number_of_samples_or_a_corpus_that_changed_is_another_run(tmp_p
     with pytest.raises(ValueError, match=r"samples of an update 4, not 8 \(.*\): --resume continues the same run"):
         run_pretraining.main([*argv, "--resume", "--gradient_accumulation_steps", "2"])
     write_text(tmp_path, seed=3)
-    with pytest.raises(ValueError, match="was prepared from another text: .*text.txt changed since"):
+    with pytest.raises(ValueError, match="was prepared from another text, .*choose another --corpus_dir"):
         run_pretraining.main([*argv, "--resume"])
     shutil.rmtree(tmp_path / "corpus-causal_lm")
     with pytest.raises(ValueError, match="is of a run with training data"):
