@@ -186,8 +186,9 @@ def test_a_validation_file_is_the_held_out_text(tmp_path, texts):
     files = {"train_file": str(tmp_path / "a.txt"), "validation_file": str(tmp_path / "b.jsonl")}
     prepared = run(tmp_path / "out", TextSource(**files))
     assert (len(prepared.train.documents), len(prepared.validation.documents)) == (17, 25)
-    with pytest.raises(UserError, match="leave out validation_split_percentage"):
-        TextSource(**files, validation_split_percentage=5.0)
+    for percentage in (0.0, 5.0):
+        with pytest.raises(UserError, match="leave out validation_split_percentage"):
+            TextSource(**files, validation_split_percentage=percentage)
 
 
 def test_a_file_that_is_named_twice_is_read_once_and_none_is_held_out_and_trained_on(tmp_path, texts):

@@ -434,6 +434,10 @@ def test_a_trained_bilm_without_a_softmax_gets_one(tmp_path, capsys):
         (["--objective", "causal_lm"], "sees the next words: add --config_overrides is_decoder=true"),
         (["--objective", "bilm"], "--objective bilm: ZooBertConfig learns masked_lm or causal_lm"),
         (["--max_seq_length", "41"], "--max_seq_length 41 is more than the model's 40 positions"),
+        (
+            ["--validation_split_percentage", "0"],
+            "--validation_file is the held-out text: leave out --validation_split",
+        ),
         (["--train_file", "nowhere/*.txt"], "--train_file nowhere/.*: no file matches this pattern"),
     ],
 )

@@ -241,7 +241,7 @@ class TextSource:
         share = self.validation_split_percentage
         if share is not None and not 0 <= share < 100:
             raise InputError(PERCENTAGE, f" {share}: must be at least 0 and below 100")
-        if share and self.validation_file is not None:
+        if share is not None and self.validation_file is not None:
             raise InputError(VALIDATION_FILE, " is the held-out text: leave out ", PERCENTAGE)
 
     def files(self, evaluates: bool = True) -> dict[str, list[Path]]:
