@@ -17,7 +17,7 @@ The folder --data_dir holds BLiMP's 67 files as they are published. A file of yo
 tab-separated columns, compressed or not. Its columns are sentence_good and sentence_bad, and optionally field,
 linguistics_term and UID, by which accuracies are reported too, and pairID.
 OUTPUT_DIR receives metrics.json, predictions.jsonl (the scores of both sentences of each pair, in the order of the
-data), accuracy.png, and README.md, a card with the scores.
+data), and README.md, a card with the scores.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ from elmo_gpt_bert.tasks.features import choose_head
 from elmo_gpt_bert.tasks.minimal_pairs import (
     REMEDY,
     Scorer,
-    draw,
     find_files,
     is_blimp,
     make_features,
@@ -134,17 +133,15 @@ class MinimalPairs(Task):
                 scores |= {f"{score}_{name}": value for score, value in of_phenomenon.items()}
         return scores
 
-    def write(self, split: str, predictions: dict[str, np.ndarray]) -> dict[str, str | bytes]:
-        """One line of JSON a pair, and the picture of the accuracies."""
+    def write(self, split: str, predictions: dict[str, np.ndarray]) -> dict[str, str]:
+        """One line of JSON a pair."""
         names = [name for name in ("UID", "pairID") if any(self.data[split][name])]
         lines = []
         for number, pair in enumerate(self.data[split].select_columns(names) if names else [{}] * len(self.rows)):
             for direction, scores in predictions.items():
                 pair |= {f"{direction}{side}": scores[number, i] for i, side in enumerate(("good", "bad"))}
             lines.append(json.dumps(pair))
-        files: dict[str, str | bytes] = {"predictions.jsonl": "\n".join(lines) + "\n"}
-        files["accuracy.png"] = draw(self.score(split, {}, predictions), self.columns)
-        return files
+        return {"predictions.jsonl": "\n".join(lines) + "\n"}
 
 
 def _means(right: Mapping[str, np.ndarray], chosen: np.ndarray) -> dict[str, float]:

@@ -54,7 +54,7 @@ from elmo_gpt_bert.tasks.ner.features import (
     speaks_iob1,
 )
 from elmo_gpt_bert.tasks.ner.states import cache_states
-from elmo_gpt_bert.tasks.rows import hub_version, listed, total
+from elmo_gpt_bert.tasks.rows import hub_version, listed
 from elmo_gpt_bert.training.arguments import (
     DATA_PAIRS,
     OWN_DATA,
@@ -151,8 +151,6 @@ def load_data(args: NerArguments) -> tuple[str | None, DatasetDict]:
         "text_column": args.text_column_name,
         "label_column": args.label_column_name,
         "scheme": args.data_scheme,
-        "limits": args.limits,
-        "whole_documents": args.document_context,
     }
     if args.dataset_name is not None:
         return read_hub(args.dataset_name, args.splits, args.dataset_config_name, **options)
@@ -240,7 +238,7 @@ def load(args: NerArguments) -> Tagging:
     )
     model = build_model(config, names, tokenizer, args)
     check_length(args.max_seq_length, model, tokenizer)
-    samples = count_samples(data, args.limits, {split: total(examples) for split, examples in data.items()})
+    samples = count_samples(data, args.limits)
     decoding = names, data_scheme or scheme, scheme, args.do_train
     return Tagging(data, samples, describe_data(args), *decoding, model=model, tokenizer=tokenizer)
 

@@ -37,12 +37,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from accelerate import Accelerator, PartialState
+from accelerate import Accelerator
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining
 
 from elmo_gpt_bert.tasks.features import candidate_heads, reads_words
-from elmo_gpt_bert.tasks.pretraining.bilm import BiLM, change_vocabulary, start_size
-from elmo_gpt_bert.tasks.pretraining.causal import CausalLM, keeps_documents_apart
+from elmo_gpt_bert.tasks.pretraining.bilm import BiLM
+from elmo_gpt_bert.tasks.pretraining.causal import CausalLM
 from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
 from elmo_gpt_bert.tasks.pretraining.masked import MaskedLM, Shares, Vocabulary
 from elmo_gpt_bert.tasks.pretraining.objective import HeldOut, Objective, compute_losses, score
@@ -234,8 +234,8 @@ def prepare_text(
     corpus: Path, config: PreTrainedConfig, args: PretrainingArguments, accelerator: Accelerator
 ) -> PreparedText:
     """The text as tokens, and the tokenizer: the model's, the one of --tokenizer_name, or one made from the text."""
-    tokenizer, kind = None, tokenizer_class(config)
-    if args.tokenizer_name is not None or not args.model_name_or_path.endswith(".json"):
+    tokenizer, kind, is_new = None, tokenizer_class(config), args.model_name_or_path.endswith(".json")
+    if args.tokenizer_name is not None or not is_new:
         tokenizer = load_tokenizer(args.source, for_task=False)
         if reads_words(tokenizer) != reads_words(kind):
             raise InputError(
@@ -243,11 +243,18 @@ def prepare_text(
                 "--tokenizer_name, or leave it out for one that is made from the text"
             )
         words = getattr(tokenizer, "targets", None) or ()
-        if args.model_name_or_path.endswith(".json") and len(words) > (size := getattr(config, size_field(config))):
+        if is_new and len(words) > (size := getattr(config, size_field(config))):
             raise InputError(
                 f"--tokenizer_name {args.tokenizer_name} has {len(words)} words, the model {args.model_name_or_path} "
                 f"only {size}: choose another tokenizer, or give --config_overrides {size_field(config)}={len(words)}"
             )
+        if reads_words(kind) and not is_new and args.tokenizer_name is not None:
+            former = load_tokenizer(replace(args.source, tokenizer_name=None), for_task=False)
+            if former.targets and former.targets != tokenizer.targets:
+                raise InputError(
+                    f"--tokenizer_name {args.tokenizer_name} has other words than the softmax of "
+                    f"{args.model_name_or_path}: leave it out, or begin with a configuration"
+                )
     has_case = "do_lower_case" in inspect.signature(kind).parameters
     if tokenizer is None and not (args.do_lower_case or has_case or reads_words(kind)):
         raise InputError(f"--do_lower_case false: {kind.__name__} always converts text to lower case, leave it out")
@@ -261,21 +268,15 @@ def load_language_model(
     kind: str, text: PreparedText, config: PreTrainedConfig, args: PretrainingArguments
 ) -> PreTrainedModel:
     """The model with the head of its objective, for the vocabulary of the text."""
-    former = text.tokenizer
+    size = text.train.vocab_size
     if args.model_name_or_path.endswith(".json"):
-        size = min(getattr(config, size_field(config)), text.train.vocab_size)  # a text may have fewer words or pieces
+        size = min(getattr(config, size_field(config)), size)  # a text may have fewer words or pieces
         config.update({size_field(config): size})
-    elif kind == "bilm":
-        former = load_tokenizer(replace(args.source, tokenizer_name=None), for_task=False)
-        config.update({size_field(config): start_size(former, text.tokenizer)})
+    elif kind == "bilm":  # a checkpoint without a softmax gets one
+        config.update({size_field(config): size})
     with_pairs = kind == "masked_lm" and args.segments == "next_sentence"
     head = AutoModelForPreTraining if with_pairs else OBJECTIVES[kind]
-    model = load_model(head, args.source, config, text.tokenizer, train=args.do_train)
-    if kind == "bilm" and (change := change_vocabulary(model, former, text.tokenizer)):
-        PartialState().print(change)
-    if kind == "causal_lm" and not keeps_documents_apart(model):
-        PartialState().print(f"{type(model).__name__} reads the documents of a row as one text")
-    return model
+    return load_model(head, args.source, config, text.tokenizer, train=args.do_train)
 
 
 def describe_text(text: PreparedText) -> str:
@@ -333,9 +334,6 @@ def build_task(
     if args.final_seq_length is not None:
         first = round(args.max_steps * (1 - args.final_share))
         phases.append(Phase(build(text.train, args.final_seq_length, rows), first))
-    if kind == "masked_lm" and args.segments == "next_sentence":
-        share = phases[0].objective.share_of_following
-        accelerator.print(f"pairs: the second segment follows in {100 * share:.0f} % of them")
     data, features = {"train": text.train}, {}
     if args.do_eval and text.validation is not None:
         data["validation"] = text.validation

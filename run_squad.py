@@ -45,7 +45,7 @@ from datasets import DatasetDict
 from transformers import AutoModelForQuestionAnswering
 
 from elmo_gpt_bert.metrics.squad_scores import best_thresholds, cmrc2018_scores, mark, squad1_scores, squad2_scores
-from elmo_gpt_bert.tasks.rows import hub_version, total
+from elmo_gpt_bert.tasks.rows import hub_version
 from elmo_gpt_bert.tasks.squad import scoring
 from elmo_gpt_bert.tasks.squad.answering import Answers, find_answers
 from elmo_gpt_bert.tasks.squad.data import find_file, read_files, read_hub
@@ -62,7 +62,7 @@ from elmo_gpt_bert.training.arguments import (
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.loading import check_length, load_config, load_model, load_tokenizer
-from elmo_gpt_bert.training.results import count_samples, describe_number
+from elmo_gpt_bert.training.results import count_samples, describe_number, first_examples
 from elmo_gpt_bert.training.runs import command, repeat, run_task
 from elmo_gpt_bert.training.task import Description, Evaluation, Outputs, Task
 
@@ -147,8 +147,8 @@ class SquadArguments(DataArguments):
 
 
 def load_data(args: SquadArguments) -> DatasetDict:
-    """The splits that this run needs, each cut to its first --max_*_samples questions; the rest is not read."""
-    options = {"version_2": args.version_2_with_negative, "limits": args.limits, "locate": args.locate_answers}
+    """The splits that this run needs."""
+    options = {"version_2": args.version_2_with_negative, "locate": args.locate_answers}
     data, sources = DatasetDict(), args.data_sources()
     for split in args.splits:
         if isinstance(sources.get(split), str):
@@ -243,7 +243,7 @@ def load(args: SquadArguments) -> Answering:
     data = load_data(args)
     model = load_model(AutoModelForQuestionAnswering, args.source, config, tokenizer, train=args.do_train)
     check_length(args.max_seq_length, model, tokenizer, pair=True)
-    samples = count_samples(data, args.limits, {split: total(examples) for split, examples in data.items()})
+    samples, data = count_samples(data, args.limits), first_examples(data, args.limits)
     return Answering(data, samples, describe_data(args), args, model=model, tokenizer=tokenizer)
 
 

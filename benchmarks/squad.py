@@ -173,7 +173,6 @@ def windows_row(work: Work, train: bool) -> Contest:
 
 
 def answers_row(work: Work) -> Contest:
-    """Ours are without the n best, as evaluation needs them; the example always makes its own."""
     windows, logits = work.windows(train=False), make_logits(work.windows(train=True))
     columns, examples = work.lists(train=False), work.examples.to_list()
     features = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -377,16 +377,3 @@ def is_held_out(text: str, share: float) -> bool:
     """Whether a text is among the `share`, from 0 to 1, of all texts that is held out. Equal ones are together."""
     digest = hashlib.blake2b(text.strip().encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") < share * 2**64
-
-
-def note_total(examples: "Dataset", number: int) -> None:
-    """Notes in `examples` how many examples their source has; `total` reads it."""
-    from datasets.splits import SplitDict, SplitInfo
-
-    examples.info.splits = SplitDict({"source": SplitInfo("source", num_examples=number)})
-
-
-def total(examples: "Dataset") -> int | None:
-    """How many examples the source of `examples` has; None: more than were read, since the reader stopped early."""
-    splits = examples.info.splits
-    return None if splits is None else splits.total_num_examples

@@ -34,7 +34,6 @@ PREDICTION_FILES = re.compile(
     r"((nbest_)?predictions|null_odds)(_mm|_validation)?\.(tsv|csv|conll|jsonl?)"
     r"|(AX|CoLA|MNLI-mm?|MRPC|QNLI|QQP|RTE|SST-2|STS-B|WNLI)\.tsv"
 )
-PICTURES = re.compile(r"accuracy\.png")  # which run_blimp.py writes beside them
 OUTPUT_FILES = re.compile(r"outputs-\w+\.safetensors")  # written by --save_outputs
 
 
@@ -65,13 +64,13 @@ def files_of(output: Path, *names: re.Pattern) -> list[str]:
 
 
 def predictions_in(output: Path) -> list[str]:
-    """The names of a run's predictions, and of the pictures beside them."""
-    return files_of(output, PREDICTION_FILES, PICTURES)
+    """The names of a run's predictions."""
+    return files_of(output, PREDICTION_FILES)
 
 
 def results_in(output: Path) -> set[str]:
     """The names of the files that tell of a run without its model: scores, predictions, saved outputs, and curves."""
-    return {METRICS, DIVERGED, RESULTS, LOG, CURVES, *files_of(output, PREDICTION_FILES, PICTURES, OUTPUT_FILES)}
+    return {METRICS, DIVERGED, RESULTS, LOG, CURVES, *files_of(output, PREDICTION_FILES, OUTPUT_FILES)}
 
 
 def remove_all_but_results(output: Path, keep_card: bool = False) -> None:
@@ -89,7 +88,7 @@ def remove_all_but_results(output: Path, keep_card: bool = False) -> None:
 
 def remove_results(output: Path, *kinds: re.Pattern, keep: Path | None = None) -> None:
     """Removes scores, predictions and saved outputs, and the folders whose names match one of `kinds`, but `keep`."""
-    for name in (METRICS, *files_of(output, PREDICTION_FILES, PICTURES, OUTPUT_FILES), RESULTS):
+    for name in (METRICS, *files_of(output, PREDICTION_FILES, OUTPUT_FILES), RESULTS):
         (output / name).unlink(missing_ok=True)
     for path in [path for kind in kinds for path in matching_folders(output, kind)]:
         if path != keep:

@@ -169,19 +169,15 @@ def _cell(value: str | float | None) -> str:
 # Numbers of examples
 
 
-def count_samples(
-    data: Mapping[str, Dataset], limits: Mapping[str, int | None], totals: Mapping[str, int | None] | None = None
-) -> dict[str, int]:
+def count_samples(data: Mapping[str, Dataset], limits: Mapping[str, int | None]) -> dict[str, int]:
     """The entries for the numbers of examples in `data`, as it was read, and of those that the run uses.
 
-    The keys of `limits` are the splits without _mm, as in `first_examples`. A reader that may stop early gives the
-    `totals` of all splits. The total of a split that it has not read to the end is None, and has no entry.
+    The keys of `limits` are the splits without _mm, as in `first_examples`.
     """
     entries = {}
     for split, examples in data.items():
         taken, total = SAMPLES[split]
-        numbers = {taken: _limited(split, examples, limits), total: totals[split] if totals else len(examples)}
-        entries |= {name: number for name, number in numbers.items() if number is not None}
+        entries |= {taken: _limited(split, examples, limits), total: len(examples)}
     return entries
 
 
@@ -206,17 +202,13 @@ def describe_samples(samples: Mapping[str, float]) -> str:
 def describe_number(samples: Mapping[str, float], split: str) -> str:
     """How many examples of a split a run uses, as in "1,000 of 8,551", or "8,551"."""
     taken, total = map(samples.get, SAMPLES[split])
-    if total is None:
-        return f"{taken:,} (the rest was not read)"
     return f"{taken:,}" if taken == total else f"{taken:,} of {total:,}"
 
 
 def part_used(samples: Mapping[str, float], split: str) -> str | None:
     """As in "the first 1,000 of 8,551 examples"; None if the run uses all examples, or did not count them."""
     taken, total = map(samples.get, SAMPLES[split])
-    if taken == total:
-        return None
-    return f"the first {taken:,} examples" if total is None else f"the first {taken:,} of {total:,} examples"
+    return None if total in (None, taken) else f"the first {taken:,} of {total:,} examples"
 
 
 # Seconds

@@ -21,7 +21,7 @@ from elmo_gpt_bert.training.arguments import RunArguments, hub_model_id, public_
 from elmo_gpt_bert.training.batches import worker_errors
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.errors import DivergedError, FileError, InputError, flags_in_errors
-from elmo_gpt_bert.training.files import read_json_object, remove_folder, write_bytes, write_json, write_text
+from elmo_gpt_bert.training.files import read_json_object, remove_folder, write_json, write_text
 from elmo_gpt_bert.training.identity import first_difference, read_finished, run_identity
 from elmo_gpt_bert.training.launching import (
     choose_precision,
@@ -242,7 +242,7 @@ def _write_outputs(
     files = task.write(split, evaluation.predictions) if writes_predictions else {}
     output_folder.note_results(output, *files)
     for name, content in files.items():
-        write_bytes(output / name, content if isinstance(content, bytes) else content.encode())
+        write_text(output / name, content)
 
 
 # Several seeds

@@ -255,7 +255,7 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def write(self, split: str, predictions: Any) -> dict[str, str | bytes]:
+    def write(self, split: str, predictions: Any) -> dict[str, str]:
         """Returns the files of predictions: name -> content."""
 
     def tune(self, evaluation: Evaluation) -> None:  # noqa: B027 - most tasks have nothing to tune

@@ -185,7 +185,7 @@ class ElmoPreTrainedModel(SavedWithCode, FreezesParts, PreTrainedModel):
         if new_num_tokens not in (None, self.config.vocab_size) or pad_to_multiple_of is not None:
             raise ValueError(
                 f"the {self.config.vocab_size} ids of characters cannot become {new_num_tokens}: ELMo reads any word "
-                "without new tokens. For other words of a language model, call ElmoForPreTraining.change_vocabulary"
+                "without new tokens, so leave the resizing out"
             )
         return self.get_input_embeddings()
 

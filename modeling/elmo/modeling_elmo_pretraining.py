@@ -21,7 +21,6 @@ the vocabulary, N predictions, R sampled words.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -189,27 +188,6 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
 
     def freeze_parts(self) -> None:
         self.elmo.mixes.requires_grad_(False)  # only task networks learn them
-
-    @torch.no_grad()
-    def change_vocabulary(self, old_words: Sequence[str], new_words: Sequence[str]) -> int:
-        """Gives the softmax one row for each of `new_words`, and returns how many of its rows it keeps.
-
-        These are the rows of words that are in `old_words` too, the words of the softmax so far; the other rows are
-        random. Both lists are in the order of the words' numbers. The biLM reads characters, and stays as it is.
-        """
-        if len(old_words) != self.config.lm_vocab_size:
-            raise ValueError(f"there are {len(old_words)} old words, but the softmax has {self.config.lm_vocab_size}")
-        numbers = {word: number for number, word in enumerate(old_words)}
-        kept = [number for number, word in enumerate(new_words) if word in numbers]
-        sources = [numbers[new_words[number]] for number in kept]
-        old = self.lm_head
-        compute_weights(old)
-        self.lm_head = ElmoSoftmax(old.in_features, len(new_words)).to(old.weight).train(old.training)
-        self.lm_head.reset()
-        self.lm_head.weight[kept] = old.weight[sources]
-        self.lm_head.bias[kept] = old.bias[sources]
-        self.config.lm_vocab_size = len(new_words)
-        return len(kept)
 
     @can_return_tuple
     @auto_docstring

@@ -127,16 +127,8 @@ def test_the_published_layouts_are_read_whole(tmp_path):
 
 def test_answers_that_are_not_at_their_place_are_refused_with_the_flag_that_looks_for_them(tmp_path):
     path = write_json(tmp_path / "a.json", make_cmrc())
-    with pytest.raises(
-        ValueError, match="'39764.0' is -1, but the context.*: add locate_answers to look for such answ"
-    ):
+    with pytest.raises(ValueError, match="is not at its answer_start, .*, or add locate_answers to look for such ans"):
         answers_of("validation", path)
-    content = make_cmrc()
-    content["data"].pop()
-    with pytest.raises(
-        ValueError, match="answer_start [0-9]+ leads to .*, or add locate_answers to look for such answers.$"
-    ):
-        answers_of("validation", write_json(tmp_path / "a.json", content))
 
 
 def test_located_answers_are_at_the_nearest_place_and_what_occurs_nowhere_is_only_scored(tmp_path, capsys):

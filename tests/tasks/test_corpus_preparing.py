@@ -186,8 +186,9 @@ def test_a_validation_file_is_the_held_out_text(tmp_path, texts):
     files = {"train_file": str(tmp_path / "a.txt"), "validation_file": str(tmp_path / "b.jsonl")}
     prepared = run(tmp_path / "out", TextSource(**files))
     assert (len(prepared.train.documents), len(prepared.validation.documents)) == (17, 25)
-    with pytest.raises(UserError, match="leave out validation_split_percentage"):
-        TextSource(**files, validation_split_percentage=5.0)
+    for percentage in (0.0, 5.0):
+        with pytest.raises(UserError, match="leave out validation_split_percentage"):
+            TextSource(**files, validation_split_percentage=percentage)
 
 
 def test_a_file_that_is_named_twice_is_read_once_and_none_is_held_out_and_trained_on(tmp_path, texts):
@@ -395,6 +396,11 @@ def test_a_killed_process_of_many_is_one_error(tmp_path, source, monkeypatch):
 
 # Damage and changes
 
+CHANGED = (
+    "the corpus in .* was prepared from another text, with another tokenizer or with other settings. Undo the change, "
+    "remove the folder, or choose another folder"
+)
+
 
 @pytest.fixture
 def folder(tmp_path, source) -> Path:
@@ -442,25 +448,19 @@ def test_a_text_that_changed_is_one_error_and_one_that_moved_is_not(tmp_path, fo
     assert run(folder, elsewhere).train.num_tokens
     content = (moved / "a.txt").read_bytes()
     (moved / "a.txt").write_bytes(content.replace(b"at", b"ta"))
-    with pytest.raises(InputError, match="from another text: the file .*a.txt changed since. Undo .* choose another"):
+    with pytest.raises(InputError, match=CHANGED):
         run(folder, elsewhere)
-    with pytest.raises(InputError, match="the files of its train text, b.jsonl among them"):
+    with pytest.raises(InputError, match=CHANGED):
         run(folder, dataclasses.replace(source, train_file=f"{tmp_path}/a.txt"))
     with pytest.raises(FileNotFoundError, match="train_file none.txt: no such file"):
         run(folder, dataclasses.replace(source, train_file="none.txt"))
 
 
 @pytest.mark.parametrize(
-    "changes, problem",
-    [
-        ({"sentences": "lines"}, "sentences was split, and is lines now"),
-        ({"documents": "files"}, "documents was blank_lines, and is files now"),
-        ({"validation_split_percentage": 2.5}, "validation_split_percentage was 20.0, and is 2.5 now"),
-    ],
+    "changes", [{"sentences": "lines"}, {"documents": "files"}, {"validation_split_percentage": 2.5}]
 )
-def test_another_setting_is_one_error_with_both_values(folder, source, changes, problem):
-    message = f"was prepared with other settings: {problem}. Undo the change, remove the folder, or choose another"
-    with pytest.raises(InputError, match=message):
+def test_another_setting_is_one_error(folder, source, changes):
+    with pytest.raises(InputError, match=CHANGED):
         run(folder, dataclasses.replace(source, **changes))
 
 
@@ -468,7 +468,7 @@ def test_a_tokenizer_that_changed_is_one_error(tmp_path, folder, source):
     vocabulary = {name: number for number, name in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "."])}
     run(tmp_path / "given", source, tokenizer=BertTokenizer(vocabulary))
     assert run(tmp_path / "given", source, tokenizer=BertTokenizer(dict(vocabulary))).train.vocab_size == 6
-    with pytest.raises(InputError, match="prepared with another tokenizer"):
+    with pytest.raises(InputError, match=CHANGED):
         run(tmp_path / "given", source, tokenizer=BertTokenizer(vocabulary | {"the": 6}))
     made = folder / "tokenizer" / "tokenizer.json"
     made.write_text(made.read_text().replace('"the"', '"thy"'))
@@ -521,7 +521,7 @@ def test_a_finished_corpus_of_a_data_set_is_opened_without_it(tmp_path, texts, m
     assert tokens_of(files.train) == tokens_of(corpus)
     (hub / "train.parquet").unlink()
     assert tokens_of(run(tmp_path / "out", source).train) == tokens_of(corpus)
-    with pytest.raises(InputError, match="dataset_name was .*hub, and is .*other now"):
+    with pytest.raises(InputError, match=CHANGED):
         run(tmp_path / "out", dataclasses.replace(source, dataset_name=f"{tmp_path}/other"))
 
 

@@ -20,7 +20,6 @@ from elmo_gpt_bert.tasks.ner.data import (
     read_hub,
 )
 from elmo_gpt_bert.tasks.ner.features import conll_text, predicted_tags
-from elmo_gpt_bert.tasks.rows import total
 from tests.tools.test_entities import slow_conlleval
 
 
@@ -126,30 +125,6 @@ def test_a_test_set_may_be_words_alone(write):
     assert scheme is None and data["test"][:] == {"words": [["EU", "\u00a0"]]}
 
 
-# Limits
-
-
-def broken_after(sentences: int) -> str:
-    """A file of sentences "w0", "w1", ... in documents of two, and then one that is a mistake."""
-    lines = [f"{'-DOCSTART- O' if number % 2 == 0 else ''}\nw{number} O\n" for number in range(sentences)]
-    return "\n".join([*lines, "a word too many O", ""])
-
-
-@pytest.mark.parametrize(("whole_documents", "words"), [(False, ["w0", "w1", "w2"]), (True, ["w0", "w1", "w2", "w3"])])
-def test_no_more_is_read_than_the_limit_or_its_document(write, whole_documents, words):
-    options = {"limits": {"train": 3}, "whole_documents": whole_documents}
-    data = read_files({"train": write(broken_after(5))}, **options)[1]["train"]
-    assert list(chain.from_iterable(data["words"])) == words and total(data) is None
-    rows = json_lines(*({"words": [f"w{n}"], "tags": ["O"], "document": n // 2} for n in range(5)))
-    data = read_files({"train": write(rows + "{", "a.json")}, **options)[1]["train"]
-    assert list(chain.from_iterable(data["words"])) == words and total(data) is None
-
-
-@pytest.mark.parametrize("limit", [None, 3, 4])
-def test_where_all_is_read_their_number_is_the_total(write, limit):
-    assert total(read_files({"train": write(REUTERS)}, limits={"train": limit})[1]["train"]) == 3
-
-
 # JSON lines, the Hub
 
 
@@ -191,13 +166,6 @@ def test_the_hubs_numbers_get_their_names(hub):
     scheme, data = read_hub(hub, ["train", "validation"])
     assert scheme == "iob2" and set(data) == {"train", "validation"}
     assert data["train"][:] == {"words": WORDS, "tags": [convert_tags(tags, "iob2") for tags in TAGS]}
-
-
-def test_of_the_hub_only_the_first_rows_are_taken(hub):
-    limits = {"train": 2, "validation": 3}
-    data = read_hub(hub, ["train", "validation"], limits=limits)[1]
-    assert data["train"]["words"][:] == WORDS[:2] and total(data["train"]) is None
-    assert data["validation"]["words"][:] == WORDS and total(data["validation"]) == 3
 
 
 def test_the_hub_is_asked_for_the_configuration_and_revision(monkeypatch):

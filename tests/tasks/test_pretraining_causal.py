@@ -16,7 +16,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from elmo_gpt_bert.tasks.pretraining.causal import CausalLM, keeps_documents_apart
+from elmo_gpt_bert.tasks.pretraining.causal import CausalLM
 from modeling import ZooGPTConfig, ZooGPTLMHeadModel
 from tests.support.corpus_sample import random_documents, write_corpus
 from tests.support.fake_corpus import FakeCorpus
@@ -183,9 +183,14 @@ def test_a_batch_without_predictions_has_the_loss_zero(tmp_path, gpt):
     assert objective.count(batch) == [0] and loss.tolist() == [0.0] and not gradient.any()
 
 
-def test_which_models_keep_documents_apart(gpt, stock):
-    assert keeps_documents_apart(gpt) and keeps_documents_apart(stock["llama"])
-    assert not keeps_documents_apart(stock["gpt"]) and not keeps_documents_apart(stock["bert"])
+@pytest.mark.parametrize(("name", "apart"), [("ours", True), ("llama", True), ("gpt", False), ("bert", False)])
+def test_a_batch_keeps_the_documents_of_a_row_apart_where_the_model_reads_them(tmp_path, gpt, stock, name, apart):
+    batch = CausalLM(write_corpus(tmp_path, [[[1]], [[2, 3]]] * 2, VOCABULARY), 3, shuffle=False).batch([0, 1])
+    batch["input_ids"][1, 0] = 0  # rows that differ in their first document
+    of_documents = {name: batch[name] for name in ("input_ids", "position_ids", "seq_idx")}
+    with torch.no_grad():
+        logits = (stock | {"ours": gpt})[name].eval()(**of_documents, use_cache=False).logits
+    assert torch.allclose(logits[0, 1:], logits[1, 1:], rtol=1e-4, atol=1e-6) == apart
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt", "bert"])

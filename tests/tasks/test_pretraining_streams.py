@@ -360,44 +360,17 @@ def tokenizer_of(folder, words: list[str]) -> ElmoTokenizer:
     return ElmoTokenizer(vocab_file=str(path), max_characters_per_token=K)
 
 
-def test_a_new_vocabulary_keeps_the_bilm_and_the_rows_of_the_words_it_shares(tmp_path):
-    old = tokenizer_of(tmp_path, ["<S>", "</S>", "<UNK>", *(f"w{number}" for number in range(3, VOCABULARY))])
-    new = tokenizer_of(tmp_path, ["new", "w7", "<UNK>", "<S>", "w3", "</S>", "other"])
-    model = language_model()
-    torch.nn.init.normal_(model.lm_head.bias)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    assert streams.start_size(old, new) == VOCABULARY
-    line = streams.change_vocabulary(model, old, new)
-    assert line.startswith("vocabulary: the softmax keeps its rows for 5 of 7 words; 2 are newly initialised, 12 are")
-    assert model.config.lm_vocab_size == 7
-    for name, value in model.state_dict().items():
-        if "lm_head" not in name:
-            assert torch.equal(value, before[name])
-    for word, row in {"<S>": 0, "</S>": 1, "<UNK>": 2, "w7": 7, "w3": 3}.items():
-        number = new.targets[word]
-        assert torch.equal(model.lm_head.weight[number], before["lm_head.weight"][row])
-        assert model.lm_head.bias[number] == before["lm_head.bias"][row]
-    fresh = [new.targets["new"], new.targets["other"]]
-    assert not model.lm_head.bias[fresh].any() and model.lm_head.weight[fresh].all()
-    model.save_pretrained(tmp_path / "model")
-    assert ElmoForPreTraining.from_pretrained(tmp_path / "model").lm_head.weight.shape == (7, 7)
-    assert streams.change_vocabulary(model, new, new) is None
-    with pytest.raises(ValueError, match="there are 17 old words, but the softmax has 7"):
-        model.change_vocabulary([*old.targets], [*new.targets])
-
-
 def test_a_checkpoint_without_a_softmax_gets_one_of_the_new_words(tmp_path, capsys):
-    new, old = tokenizer_of(tmp_path, ["<S>", "</S>", "<UNK>", "a"]), ElmoTokenizer(max_characters_per_token=K)
+    new = tokenizer_of(tmp_path, ["<S>", "</S>", "<UNK>", "a"])
     bilm = small_model()
     bilm.save_pretrained(tmp_path / "bilm")
     modeling.register()
     source = ModelSource(str(tmp_path / "bilm"))
     config = load_config(source)
-    config.lm_vocab_size = streams.start_size(old, new)
+    config.lm_vocab_size = len(new.targets)
     model = load_model(AutoModelForPreTraining, source, config, new, train=True)
     assert "newly initialised" in capsys.readouterr().out and model.lm_head.weight.shape == (4, 7)
     assert all(torch.equal(value, bilm.state_dict()[name]) for name, value in model.elmo.state_dict().items())
-    assert streams.change_vocabulary(model, old, new) is None
 
 
 def test_samples_of_several_windows_and_texts_that_do_not_do_are_one_clear_error(corpus, tmp_path):

@@ -290,20 +290,25 @@ def test_data_whose_entities_are_all_of_other_types_are_refused(tmp_path, flags,
     message = f"the training data: there are only entities of PER, WORK, but the {split} data have LOC: train on such"
     with pytest.raises(ValueError, match=message):
         run_ner.main([*flags, *files])
-    small = ["--max_train_samples", "4", "--max_steps", "1", "--save_strategy", "no"]  # the others may have it
-    assert run_ner.main([*flags, *files, *small])["train_loss"] > 0
 
 
 # Limits
 
 
-def test_of_a_long_file_only_what_is_asked_for_is_read(tmp_path, flags, capsys):
-    content = Path(write_conll(tmp_path / "a.conll", range(9))).read_text(encoding="utf-8")
-    (tmp_path / "long.conll").write_text(content + "\nno tags here\n", encoding="utf-8")
-    files = [word for flag in ("train", "validation") for word in (f"--{flag}_file", str(tmp_path / "long.conll"))]
-    limits = ["--max_train_samples", "4", "--max_eval_samples", "6", "--document_context", "--max_seq_length", "16"]
-    run_ner.main([*flags, *files, *limits, "--do_train", "--do_eval", *SHORT])
-    assert "train 4 (the rest was not read), validation 6 (the rest was not read) sentences" in capsys.readouterr().out
+@pytest.mark.parametrize("context", [[], ["--document_context"]])
+def test_a_limit_takes_the_features_that_the_first_sentences_have_without_it(flags, conll, context):
+    args = [*flags, *conll, "--do_eval", "--max_seq_length", "16", *context]
+    whole, _ = features_of(args)
+    for limit in (1, 2, 4):  # a window reads on behind the last of them
+        assert features_of([*args, "--max_eval_samples", str(limit)])[0].to_list() == whole.to_list()[:limit]
+
+
+def test_a_model_learns_the_tags_of_the_whole_file_also_where_few_sentences_are_taken(tmp_path, flags):
+    file = write_json(tmp_path / "a.json", [(["film"], ["B-WORK"]), (["bad"], ["B-PER"])])
+    run_ner.main([*flags, "--train_file", file, "--do_train", "--max_train_samples", "1", *SHORT])
+    assert AutoConfig.from_pretrained(tmp_path / "out").id2label == dict(
+        enumerate(["O", "B-PER", "I-PER", "B-WORK", "I-WORK"])
+    )
 
 
 @pytest.mark.parametrize("limit", ["6", "7"])

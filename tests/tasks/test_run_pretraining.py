@@ -21,7 +21,7 @@ import run_pretraining
 from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
 from elmo_gpt_bert.training import log, loop
 from elmo_gpt_bert.training.loading import positions
-from modeling import ElmoTokenizer
+from modeling import ElmoConfig, ElmoForPreTraining, ElmoModel, ElmoTokenizer
 from tests.support.glue_sample import write_task
 from tests.support.pretraining_sample import MODELS, flags, write_text
 from tests.support.processes import fork, wait
@@ -225,7 +225,7 @@ def test_another_number_of_samples_or_a_corpus_that_changed_is_another_run(tmp_p
     with pytest.raises(ValueError, match=r"samples of an update 4, not 8 \(.*\): --resume continues the same run"):
         run_pretraining.main([*argv, "--resume", "--gradient_accumulation_steps", "2"])
     write_text(tmp_path, seed=3)
-    with pytest.raises(ValueError, match="was prepared from another text: .*text.txt changed since"):
+    with pytest.raises(ValueError, match="was prepared from another text, .*choose another --corpus_dir"):
         run_pretraining.main([*argv, "--resume"])
     shutil.rmtree(tmp_path / "corpus-causal_lm")
     with pytest.raises(ValueError, match="is of a run with training data"):
@@ -393,6 +393,31 @@ def test_a_vocabulary_that_the_bilm_has_no_room_for_is_one_line_before_the_work(
     assert not (tmp_path / "corpus-bilm").exists()
 
 
+def test_a_trained_bilm_keeps_its_words(tmp_path):
+    argv = [*flags(tmp_path, "bilm"), "--max_steps", "1"]
+    out, words, corpus = (str(tmp_path / name) for name in ("out", "words", "other"))
+    run_pretraining.main([*argv, "--output_dir", out])
+    (tmp_path / "vocab.txt").write_text("<S>\n</S>\n<UNK>\nthe\nboat\n")
+    ElmoTokenizer(str(tmp_path / "vocab.txt"), max_characters_per_token=12).save_pretrained(words)
+    again = [*argv, "--model_name_or_path", out, "--output_dir", str(tmp_path / "again"), "--corpus_dir", corpus]
+    problem = "words has other words than the softmax of .*out: leave it out, or begin with a configuration"
+    with pytest.raises(ValueError, match=problem):
+        run_pretraining.main([*again, "--tokenizer_name", words])
+    assert not Path(corpus).exists()
+    run_pretraining.main([*again, "--tokenizer_name", out])
+
+
+def test_a_trained_bilm_without_a_softmax_gets_one(tmp_path, capsys):
+    argv = [*flags(tmp_path, "bilm"), "--max_steps", "1"]
+    bilm, out = tmp_path / "bilm", tmp_path / "out"
+    ElmoModel(ElmoConfig.from_pretrained(argv[1])).save_pretrained(bilm)
+    ElmoTokenizer(max_characters_per_token=12).save_pretrained(bilm)
+    run_pretraining.main([*argv, "--model_name_or_path", str(bilm), "--output_dir", str(out)])
+    assert "newly initialised, not in " in capsys.readouterr().out
+    softmax = ElmoForPreTraining.from_pretrained(out).lm_head
+    assert len(softmax.weight) == len(ElmoTokenizer.from_pretrained(out).targets) > 3
+
+
 @pytest.mark.parametrize(
     ("more", "problem"),
     [
@@ -415,6 +440,10 @@ def test_a_vocabulary_that_the_bilm_has_no_room_for_is_one_line_before_the_work(
         (["--objective", "causal_lm"], "sees the next words: add --config_overrides is_decoder=true"),
         (["--objective", "bilm"], "--objective bilm: ZooBertConfig learns masked_lm or causal_lm"),
         (["--max_seq_length", "41"], "--max_seq_length 41 is more than the model's 40 positions"),
+        (
+            ["--validation_split_percentage", "0"],
+            "--validation_file is the held-out text: leave out --validation_split",
+        ),
         (["--train_file", "nowhere/*.txt"], "--train_file nowhere/.*: no file matches this pattern"),
     ],
 )

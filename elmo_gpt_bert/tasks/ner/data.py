@@ -29,7 +29,6 @@ from elmo_gpt_bert.tasks.rows import (
     columns,
     hub_splits,
     needed_files,
-    note_total,
     part_of,
     read_json_lines,
     read_lines,
@@ -71,8 +70,6 @@ def read_hub(
     text_column: str | None = None,
     label_column: str | None = None,
     scheme: str | None = None,
-    limits: Mapping[str, int | None] | None = None,
-    whole_documents: bool = False,
 ) -> tuple[str | None, DatasetDict]:
     """The scheme of the tags, and the splits of a data set on the Hub. Other parameters are those of `read_files`.
 
@@ -81,7 +78,7 @@ def read_hub(
     data = {}
     for split, rows in hub_splits(name, splits, configuration, revision, OTHER_FILES):
         sentences = _from_rows(_hub_rows(rows), f"{name}, {split}", text_column, label_column, split != "test")
-        data[split] = _number_documents(sentences, f"{name}, {split}", (limits or {}).get(split), whole_documents)
+        data[split] = _number_documents(sentences, f"{name}, {split}")
     return _check(data, scheme)
 
 
@@ -102,8 +99,6 @@ def read_files(
     text_column: str | None = None,
     label_column: str | None = None,
     scheme: str | None = None,
-    limits: Mapping[str, int | None] | None = None,
-    whole_documents: bool = False,
     tag_names: Sequence[str] | None = None,
     held_out: float | None = None,
 ) -> tuple[str | None, DatasetDict]:
@@ -118,8 +113,6 @@ def read_files(
         text_column, label_column: other columns of words and tags; the columns of CoNLL have numbers, 1 for the first,
             -1 for the last.
         scheme: the scheme of the tags, by default detected. As in conlleval, iob1 reads malformed IOB too.
-        limits: how many sentences are read of each split; None: all. `total` says whether there are more.
-        whole_documents: whether the document of the last of these sentences is read to its end.
         held_out: the percentage of the train file's documents, or of its sentences if it has no two documents, that
             is the validation split, as in `part_of`.
         tag_names: the names of tags that are numbers, as `Dataset.to_json` writes them: of 0, of 1 and so on.
@@ -137,7 +130,7 @@ def read_files(
             sentences = read_columns(read_lines(path), path, text_column, label_column, tagged)
         if held_out is not None and split != "test":
             sentences = _divide(sentences, split, held_out, path)
-        data[split] = _number_documents(sentences, str(path), (limits or {}).get(split), whole_documents)
+        data[split] = _number_documents(sentences, str(path))
     return _check(data, scheme)
 
 
@@ -232,40 +225,33 @@ def _named(tags: Any, names: Sequence[str], where: str) -> Any:
     return [names[tag] for tag in tags]
 
 
-def _number_documents(
-    sentences: Iterable[Sentence | None], source: str, limit: int | None, whole_documents: bool
-) -> tuple[list[Sentence], bool]:
-    """The sentences up to the `limit`, each with the number of its document, and whether these are all of the source.
+def _number_documents(sentences: Iterable[Sentence | None], source: str) -> list[Sentence]:
+    """The sentences, each with the number of its document.
 
     `sentences` has None where a document begins. Sentences without words are left out.
     """
-    numbered, document, empty, is_all = [], 0, 0, True
+    numbered, document, empty = [], 0, 0
     for sentence in sentences:
         if sentence is None:
             document += 1
-            continue
-        if not sentence.words:
+        elif sentence.words:
+            sentence.document = document
+            numbered.append(sentence)
+        else:
             empty += 1
-            continue
-        sentence.document = document
-        enough = limit is not None and len(numbered) >= limit
-        if enough and not (whole_documents and document == numbered[-1].document):
-            is_all = False
-            break
-        numbered.append(sentence)
     if not numbered:
         raise InputError(f"{source} holds no sentences")
     if empty:
         PartialState().print(f"{source}: {empty} sentences without words left out")
-    return numbered, is_all
+    return numbered
 
 
 # Examples
 
 
-def _check(data: dict[str, tuple[list[Sentence], bool]], scheme: str | None) -> tuple[str | None, DatasetDict]:
+def _check(data: dict[str, list[Sentence]], scheme: str | None) -> tuple[str | None, DatasetDict]:
     """The scheme of the tags, and the splits as data sets. Raises ValueError for a tag that breaks the scheme."""
-    tagged = [sentence for sentences, _ in data.values() for sentence in sentences if sentence.tags is not None]
+    tagged = [sentence for sentences in data.values() for sentence in sentences if sentence.tags is not None]
     if scheme in (None, "bioes"):
         for sentence in tagged:
             sentence.tags = [re.sub("^[MLU](?=-|$)", lambda prefix: BIOES[prefix[0]], tag) for tag in sentence.tags]
@@ -273,20 +259,16 @@ def _check(data: dict[str, tuple[list[Sentence], bool]], scheme: str | None) -> 
     if tagged:
         scheme = scheme or detect_scheme(sentence.tags for sentence in tagged)
         check_scheme(tagged, scheme)
-    return scheme, DatasetDict({split: _to_dataset(*sentences) for split, sentences in data.items()})
+    return scheme, DatasetDict({split: _to_dataset(sentences) for split, sentences in data.items()})
 
 
-def _to_dataset(sentences: list[Sentence], is_all: bool) -> Dataset:
-    """The sentences as a data set, which notes their number if they are all of the source."""
+def _to_dataset(sentences: list[Sentence]) -> Dataset:
     values = {"words": [sentence.words for sentence in sentences]}
     if sentences[0].tags is not None:
         values["tags"] = [sentence.tags for sentence in sentences]
     if sentences[-1].document:
         values["document"] = [sentence.document for sentence in sentences]
-    data = Dataset.from_dict(values)
-    if is_all:
-        note_total(data, len(data))
-    return data
+    return Dataset.from_dict(values)
 
 
 # Tags

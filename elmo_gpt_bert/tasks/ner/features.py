@@ -25,7 +25,6 @@ from elmo_gpt_bert.metrics.entities import OUTSIDE, split_tag, starts
 from elmo_gpt_bert.tasks.columns import BREAK, DOCUMENT
 from elmo_gpt_bert.tasks.features import report_known_words
 from elmo_gpt_bert.tasks.ner.data import convert_tags, count_entities, entity_types, label_names
-from elmo_gpt_bert.tasks.rows import total
 from elmo_gpt_bert.training.batches import IGNORED, in_pieces
 from elmo_gpt_bert.training.errors import InputError, Parameter
 
@@ -79,14 +78,12 @@ def class_names(
 def check_types(data: DatasetDict, types: list[str], source: str) -> None:
     """Prints which entities a model cannot find because their types are not the `types` of `source`.
 
-    Raises ValueError if no entity of a split has one of the types. If the data were not read to their end, that may be
-    chance and is no error.
+    Raises ValueError if no entity of a split has one of the types.
     """
-    is_whole = all(total(examples) is not None for examples in data.values())
     for split, examples in data.items():
         counts = count_entities(examples["tags"]) if "tags" in examples.column_names else {}
         unknown = {name or "no type": counts[name] for name in sorted(counts) if name not in types}
-        if is_whole and unknown and len(unknown) == len(counts):
+        if unknown and len(unknown) == len(counts):
             entities = f"only entities of {', '.join(types)}" if types else "no entities"
             raise InputError(
                 f"{source}: there are {entities}, but the {split} data have {', '.join(unknown)}: train on such data, "

@@ -38,7 +38,7 @@ from elmo_gpt_bert.training.errors import InputError, Parameter
 
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
 
 BEGIN, END, UNKNOWN = 0, 1, 2  # the numbers of <S>, </S> and <UNK>
@@ -358,27 +358,3 @@ def likely_draws(vocabulary: int, count: int) -> int:
     while -np.expm1(draws * np.log1p(-probabilities)).sum() < count:
         draws += draws // 8 + 1
     return draws + draws // 8
-
-
-def start_size(old: PreTrainedTokenizerBase, new: PreTrainedTokenizerBase) -> int:
-    """The `lm_vocab_size` with which a checkpoint is to be loaded, before `change_vocabulary`.
-
-    `old` is the checkpoint's tokenizer, `new` that of the training. A checkpoint without a softmax gets one for `new`.
-    """
-    return len(old.targets or new.targets)
-
-
-def change_vocabulary(
-    model: PreTrainedModel, old: PreTrainedTokenizerBase, new: PreTrainedTokenizerBase
-) -> str | None:
-    """Gives a checkpoint's softmax the words of another tokenizer. The rows of words in both tokenizers are kept.
-
-    Returns a line for the console; None if there is nothing to change.
-    """
-    if not old.targets or old.targets == new.targets:
-        return None
-    kept = model.change_vocabulary([*old.targets], [*new.targets])
-    return (
-        f"vocabulary: the softmax keeps its rows for {kept:,} of {len(new.targets):,} words; "
-        f"{len(new.targets) - kept:,} are newly initialised, {len(old.targets) - kept:,} are dropped"
-    )

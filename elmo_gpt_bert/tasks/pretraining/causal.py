@@ -5,7 +5,7 @@ sampled such rows from its books; here the rows of an epoch lie side by side, an
 
 A batch says where documents begin, so that they do not attend to each other: `seq_idx` numbers the documents of a row
 for the models of this zoo, and the positions restart, which models of transformers read that pass `position_ids` to
-the attention mask. transformers' OpenAI GPT and BERT read neither, see `keeps_documents_apart`.
+the attention mask. transformers' OpenAI GPT and BERT read neither: to them, the documents of a row are one text.
 """
 
 from __future__ import annotations
@@ -106,18 +106,3 @@ class CausalLM(Objective):
         # restarting positions.
         outputs = model(**batch, labels=targets, num_items_in_batch=count, use_cache=False, **options)
         return outputs.loss.unsqueeze(0)
-
-
-def keeps_documents_apart(model: PreTrainedModel) -> bool:
-    """Whether a token depends on its own document only, where `seq_idx` and `position_ids` tell documents apart.
-
-    Computes two rows of two documents of one token, which differ in the first document, and compares the second ones.
-    """
-    training = model.training
-    model.eval()
-    with torch.no_grad():
-        tokens = torch.tensor([[0, 0], [1, 0]], device=model.device)
-        documents = {"position_ids": torch.zeros_like(tokens), "seq_idx": torch.arange(2).expand(2, 2).to(tokens)}
-        logits = model(input_ids=tokens, **documents, use_cache=False).logits
-    model.train(training)
-    return bool(torch.isclose(logits[0, 1], logits[1, 1], rtol=1e-4, atol=1e-6).all())

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
 
 CONTINUATION = "##"
-ROWS_AT_MOST = 100_000  # that are counted
 BLOCK = 1 << 22  # tokens
 SHORT_TARGETS = 0.1
 SEGMENTS = Parameter("segments")
@@ -263,13 +262,6 @@ def draw_pairs(
     return truncate_pairs(segments, capacity, samples, seed), is_random
 
 
-def share_of_following(corpus: Corpus, rows: Rows) -> float:
-    """The expected share of pairs whose second segment follows the first: half of the rows of several sentences."""
-    starts, stops = rows.bounds(np.arange(0, len(rows), 1 + len(rows) // ROWS_AT_MOST))
-    first, last = corpus.sentences.find(np.stack([starts, stops - 1]))
-    return float((first < last).mean()) / 2
-
-
 def _random_sentences(
     corpus: Corpus, documents: np.ndarray, draws: np.ndarray, wanted: np.ndarray, capacity: int
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -389,13 +381,15 @@ class MaskedLM(Objective):
         self.rows = open_rows(corpus, self.segments, length)
         self.size = len(self.rows)
         has_pairs = self.segments is Segments.NEXT_SENTENCE
-        self.share_of_following = share_of_following(corpus, self.rows) if has_pairs and shuffle else None
-        if self.share_of_following == 0:
-            raise InputError(
-                SEGMENTS,
-                f"={self.segments} predicts whether a sentence follows, but no row of {corpus.name} has two: choose "
-                f"{Segments.FULL_SENTENCES}, or keep the sentences of a document together",
-            )
+        if has_pairs and shuffle:
+            starts, stops = self.rows.bounds(np.arange(0, self.size, 1 + self.size // 100_000))
+            first, last = corpus.sentences.find(np.stack([starts, stops - 1]))
+            if (first == last).all():
+                raise InputError(
+                    SEGMENTS,
+                    f"={self.segments} predicts whether a sentence follows, but no row of {corpus.name} has two: "
+                    f"choose {Segments.FULL_SENTENCES}, or keep the sentences of a document together",
+                )
         self.losses = ("masked_lm", "next_sentence") if has_pairs else ("masked_lm",)
         self.word_losses = self.losses[:1]
         self.weights = (1.0,) * len(self.losses)

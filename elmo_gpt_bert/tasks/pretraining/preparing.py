@@ -45,8 +45,6 @@ from elmo_gpt_bert.tasks.pretraining.text import (
     Sentences,
     Texts,
     TextSource,
-    changed_file,
-    changed_setting,
     describe,
     pieces,
     split_sentences,
@@ -162,16 +160,15 @@ class _Preparation:
                 raise ExistingFileError(FOLDER, problem)
             return False
         manifest = read_manifest(self.folder)
-        if change := changed_setting(self._settings(manifest), manifest.origin["settings"]):
-            self._refuse(f"with {change}")
+        former = manifest.origin
         try:
-            files = self.source.files()
+            files = describe(self.source.files())
         except MissingFileError:
-            if manifest.origin["names"] != self._names():
+            if former["names"] != self._names():
                 raise
-        else:  # the text is not gone
-            if change := changed_file(describe(files), manifest.origin["files"]):
-                self._refuse(f"from another text: {change} changed since")
+            files = former["files"]  # the text may be gone
+        if (self._settings(manifest), files) != (former["settings"], former["files"]):
+            self._refuse("from another text, with another tokenizer or with other settings")
         return True
 
     def open(self) -> PreparedText:
@@ -200,8 +197,8 @@ class _Preparation:
             write_words(folder, words, vocabulary.rows_of_characters(tokenizer, words))
         kind, encoder = token_type(len(words or tokenizer)), Encoder(tokenizer, words)
         num_bytes = write_tokens(folder, read_pieces(*text, "write tokens"), encoder, rule, kind, self.processes)
-        if change := changed_file(describe(files), origin["files"]):
-            self._refuse(f"from another text: {change} changed while it was read")
+        if describe(files) != origin["files"]:
+            self._refuse("from a text that changed while it was read")
         for split, name in (("train", "training"), ("validation", "held-out")):
             if split in texts and split not in num_bytes:
                 named = listed([*map(str, files.get(split, [self.source.dataset_name]))])

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from glob import glob, has_magic
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow
 from pyarrow import parquet
@@ -241,7 +241,7 @@ class TextSource:
         share = self.validation_split_percentage
         if share is not None and not 0 <= share < 100:
             raise InputError(PERCENTAGE, f" {share}: must be at least 0 and below 100")
-        if share and self.validation_file is not None:
+        if share is not None and self.validation_file is not None:
             raise InputError(VALIDATION_FILE, " is the held-out text: leave out ", PERCENTAGE)
 
     def files(self, evaluates: bool = True) -> dict[str, list[Path]]:
@@ -305,10 +305,7 @@ class TextSource:
 # Whether it is the same
 
 
-Digests = dict[str, list[list[str]]]  # split -> the name and the SHA-256 of each file
-
-
-def describe(files: Mapping[str, list[Path]]) -> Digests:
+def describe(files: Mapping[str, list[Path]]) -> dict[str, list[list[str]]]:
     """The name and the SHA-256 of each file of the splits.
 
     Raises ValueError for held-out text that is a copy of training text.
@@ -318,26 +315,3 @@ def describe(files: Mapping[str, list[Path]]) -> Digests:
         if file.stat().st_size and (copy := trained.get(file_digest(file))):
             raise InputError(f"the held-out text {file} is a copy of {copy}, which is trained on: leave one out")
     return {split: [[file.name, file_digest(file)] for file in paths] for split, paths in files.items()}
-
-
-def changed_file(now: Digests, former: Digests) -> str | None:
-    """What differs between the files and those that were described before, or None."""
-    for split in {*now, *former}:
-        names, names_before = ([name for name, _ in files.get(split, [])] for files in (now, former))
-        if names != names_before:
-            differing = sorted({*names} ^ {*names_before}) or names
-            return f"the files of its {split} text, {differing[0]} among them"
-        for file, file_before in zip(now[split], former[split], strict=True):
-            if file != file_before:
-                return f"the file {file[0]}"
-    return None
-
-
-def changed_setting(settings: Mapping[str, Any], former: Mapping[str, Any]) -> str | None:
-    """The first setting with another value, as in "other settings: documents was files, ...", or None."""
-    for name, value in settings.items():
-        if value != former.get(name):
-            if name == "tokenizer":  # whose value is a digest, or how it was made
-                return "another tokenizer"
-            return f"other settings: {name} was {former.get(name)}, and is {value} now"
-    return None

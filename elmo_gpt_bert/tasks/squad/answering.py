@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -50,11 +49,6 @@ def make_spans(question: np.ndarray, begin: np.ndarray, end: np.ndarray, *logits
     """
     columns = question, begin, end, sum(logits), *logits
     return np.rec.fromarrays(columns, names="question, begin, end, score, start_logit, end_logit")
-
-
-def sort_spans(spans: np.recarray) -> np.recarray:
-    """The spans in the order of their questions, for each question the best score first."""
-    return spans[np.lexsort((spans.end, spans.begin, -spans.score, spans.question))]
 
 
 def best_spans(
@@ -142,56 +136,20 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers to questions.
+    """The answers to questions, by the questions' ids.
 
     Attributes:
-        predictions: the text of the predicted answer, by the questions' ids; "" for no answer.
+        predictions: the text of the predicted answer; "" for no answer.
         best: the text of the best answer, even if "no answer" scores more.
         null_odds: the score of "no answer" less that of the best answer; empty if every question has an answer.
-        questions, contexts: the id and the context of each question.
-        spans: the `n` best spans of each window, in no order.
-        nulls: the span of "no answer" of each question, in their order.
-        n: how many answers to a question are wanted.
+        nbest: different texts with probability, start_logit and end_logit, the best first. With `null_odds`, "no
+            answer" is one of them.
     """
 
     predictions: dict[str, str]
     best: dict[str, str]
     null_odds: dict[str, float]
-    questions: list[str] = field(repr=False)
-    contexts: list[str] = field(repr=False)
-    spans: np.recarray = field(compare=False, repr=False)
-    nulls: np.recarray = field(compare=False, repr=False)
-    n: int
-
-    def rank(self) -> Iterator[tuple[list[Entry], Entry]]:
-        """Yields for each question up to `n` different answers, the best first, and the entry of "no answer"."""
-        spans = sort_spans(self.spans)
-        ends = np.append(np.flatnonzero(np.diff(spans.question)) + 1, len(spans)).tolist()
-        rows, nulls = spans.tolist(), self.nulls.tolist()
-        for context, null, first, last in zip(self.contexts, nulls, [0, *ends[:-1]], ends, strict=True):
-            yield _entries(context, rows[first:last])[: self.n], Entry("", *null[1:])
-
-    @cached_property
-    def nbest(self) -> dict[str, list[dict[str, str | float]]]:
-        """Different texts with probability, start_logit and end_logit, the best first.
-
-        They are made when they are first read, which takes longer than all the rest. With `null_odds`, "no answer" is
-        one of them.
-        """
-        nbest = {}
-        for question, (entries, null) in zip(self.questions, self.rank(), strict=True):
-            if self.null_odds:
-                entries = with_null(entries, null, self.n)
-            nbest[question] = [
-                {
-                    "text": entry.text,
-                    "probability": probability,
-                    "start_logit": entry.start_logit,
-                    "end_logit": entry.end_logit,
-                }
-                for entry, probability in zip(entries, probabilities(entries), strict=True)
-            ]
-        return nbest
+    nbest: dict[str, list[dict[str, str | float]]]
 
 
 def find_answers(
@@ -202,39 +160,50 @@ def find_answers(
     max_answer_length: int = 30,
     null_threshold: float | None = None,
 ) -> Answers:
-    """The answers to all `examples`, from start_logits and end_logits, which have one array for each of the `windows`.
+    """The answers to all `examples`. Other parameters are those of `rank_answers`.
 
-    Of each window, the `n_best_size` best spans of at most `max_answer_length` tokens are looked at. With a
-    `null_threshold` (SQuAD 2.0) a question may have no answer: "" is predicted if "no answer" scores more than the
-    threshold above the best answer.
+    With a `null_threshold` (SQuAD 2.0) a question may have no answer: "" is predicted if "no answer" scores more than
+    the threshold above the best answer.
     """
-    questions, contexts = examples["id"][:], examples["context"][:]
+    best, odds, nbest = {}, {}, {}
+    ranked = rank_answers(examples["context"][:], windows, outputs, n_best_size, max_answer_length)
+    for question, (entries, null) in zip(examples["id"][:], ranked, strict=True):
+        best[question] = entries[0].text
+        if null_threshold is not None:
+            odds[question] = null.score - entries[0].score
+            entries = with_null(entries, null, n_best_size)
+        nbest[question] = [
+            {
+                "text": entry.text,
+                "probability": probability,
+                "start_logit": entry.start_logit,
+                "end_logit": entry.end_logit,
+            }
+            for entry, probability in zip(entries, probabilities(entries), strict=True)
+        ]
+    predictions = {name: "" if odds and odds[name] > null_threshold else text for name, text in best.items()}
+    return Answers(predictions, best, odds, nbest)
+
+
+def rank_answers(
+    contexts: list[str],
+    windows: Windows,
+    outputs: dict[str, list[np.ndarray]],
+    n_best_size: int,
+    max_answer_length: int,
+) -> Iterator[tuple[list[Entry], Entry]]:
+    """Yields for each question up to `n_best_size` different answers, the best first, and the entry of "no answer".
+
+    `outputs` has start_logits and end_logits, one array for each of the `windows`. Of each window, the `n_best_size`
+    best spans of at most `max_answer_length` tokens are looked at.
+    """
     logits = outputs["start_logits"], outputs["end_logits"]
     spans = best_spans(*logits, windows, n_best_size, max_answer_length)
-    nulls = null_spans(*logits, windows)
-    texts, scores = _best(contexts, spans)
-    best, odds = dict(zip(questions, texts, strict=True)), {}
-    predictions = dict(best)
-    if null_threshold is not None:
-        odds = dict(zip(questions, map(float.__sub__, nulls.score.tolist(), scores), strict=True))
-        predictions = {name: "" if odds[name] > null_threshold else text for name, text in best.items()}
-    return Answers(predictions, best, odds, questions, contexts, spans, nulls, n_best_size)
-
-
-def _best(contexts: list[str], spans: np.recarray) -> tuple[list[str], list[float]]:
-    """The text and the score of the first answer that `Answers.rank` yields for each question; no other is ranked."""
-    highest = np.full(len(contexts), -np.inf, dtype=spans.score.dtype)
-    np.maximum.at(highest, spans.question, spans.score)
-    first = sort_spans(spans[spans.score == highest[spans.question]])
-    first = first[np.unique(first.question, return_index=True)[1]]
-    places = zip(contexts, first.begin.tolist(), first.end.tolist(), strict=True)
-    texts, scores = [context[begin:end].strip() for context, begin, end in places], first.score.tolist()
-    for question, text in enumerate(texts):
-        if not text:  # a token may have no character
-            of_question = sort_spans(spans[spans.question == question])
-            (entry, *_) = _entries(contexts[question], of_question.tolist())
-            texts[question], scores[question] = entry.text, entry.score
-    return texts, scores
+    spans = spans[np.lexsort((spans.end, spans.begin, -spans.score, spans.question))]
+    ends = np.append(np.flatnonzero(np.diff(spans.question)) + 1, len(spans)).tolist()
+    rows, nulls = spans.tolist(), null_spans(*logits, windows).tolist()
+    for context, null, first, last in zip(contexts, nulls, [0, *ends[:-1]], ends, strict=True):
+        yield _entries(context, rows[first:last])[:n_best_size], Entry("", *null[1:])
 
 
 def _entries(context: str, rows: Iterable[tuple]) -> list[Entry]:
@@ -329,7 +298,7 @@ class QuestionAnswerer:
         windows = make_windows(
             examples, self.tokenizer, self.max_seq_length, self.doc_stride, min(64, self.max_seq_length // 4)
         )
-        return find_answers(examples, windows, self.read(windows), n, self.max_answer_length).rank()
+        return rank_answers(contexts, windows, self.read(windows), n, self.max_answer_length)
 
     def examples(self, questions: list[str], contexts: list[str]) -> Dataset:
         """The questions and contexts as a data set.

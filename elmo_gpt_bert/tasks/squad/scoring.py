@@ -63,7 +63,7 @@ def main(argv: list[str]) -> dict[str, float]:
     args = parse_fields(ScoringArguments, argv, description=__doc__.partition("\n")[0])
     version_2 = args.version_2_with_negative
     # The scorers ask for the texts of answers alone, so it does not matter whether they are at their answer_start.
-    questions, _ = read_questions(Path(args.validation_file), "validation", version_2, locate=True)
+    questions = read_questions(Path(args.validation_file), "validation", version_2, locate=True)
     references = {question["id"]: [text for text, _ in question["answers"]] for question in questions}
     predictions = read_predictions(Path(args.predictions_file), references, version_2)
     if args.metric == "cmrc2018":
