@@ -235,7 +235,7 @@ class Checkpoints:
             shutil.rmtree(half_written)
         problems = []
         for update in self.saved_updates():
-            problem = self._damage_of(update) or self._damage_of_best(update)
+            problem = self._damage_of(update)
             if problem is None:
                 return self._read(update)
             problems.append(f"{self.path(update)}: {problem}")
@@ -266,15 +266,10 @@ class Checkpoints:
                 with safe_open(path / name, "pt"):
                     pass
             name = "progress.json"
-            written = self._read(update)[0].update
+            self._read(update)
         except (SafetensorError, *BROKEN) as error:
             return f"{name} is missing or broken ({type(error).__name__}: {' '.join(str(error).split())})"
-        return None if written == update else f"it is the checkpoint of update {written} under another name"
-
-    def _damage_of_best(self, update: int) -> str | None:
-        best = self._read(update)[0].best_update if self.args.load_best_model_at_end else None
-        problem = None if best is None else self._damage_of(best)
-        return problem and f"in the best before it, {self.path(best)}, {problem}"
+        return None
 
     def load(self, update: int) -> None:
         """Loads the weights and the state of the checkpoint after `update`. Every process must call it.
@@ -289,7 +284,8 @@ class Checkpoints:
 
     def _check(self, update: int) -> None:
         if problem := self._damage_of(update):
-            raise FileError(f"{self.path(update)}: {problem}. Remove it, and --resume continues from the one before")
+            remedy = "Remove it and the later ones, and --resume continues from the one before"
+            raise FileError(f"{self.path(update)}: {problem}. {remedy}")
 
     def how_to_resume(self) -> str:
         """For messages: the newest checkpoint, and how to continue from it."""
