@@ -1,7 +1,6 @@
 """The files in a run's output folder, which of them another run in the same folder replaces, and their checksums.
 
 OUTPUT_DIR/metrics.json, predictions*.*, outputs-*.safetensors     results
-OUTPUT_DIR/.results.txt                                            the names of the files of results, a line each
 OUTPUT_DIR/.batch.json                                             how an update was divided when the run began
 OUTPUT_DIR/log.jsonl, curves.png                                   the lines of the log, with --report_to curves
 OUTPUT_DIR/runs/                                                   TensorBoard's files
@@ -22,19 +21,18 @@ from elmo_gpt_bert.training.files import file_digest, read_json_object, remove_f
 
 METRICS = "metrics.json"
 DIVERGED = ".diverged.json"
-RESULTS = ".results.txt"
 BATCH = ".batch.json"
 LOG, CURVES = "log.jsonl", "curves.png"
 TENSORBOARD = ("runs/events.out.tfevents.*", "runs/*/events.out.tfevents.*", "runs/*/hparams.yml")
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 HALF_WRITTEN = re.compile(r"\.checkpoint-(\d+)\.new")
 SEED = re.compile(r"seed-(\d+)")
-# The predictions of all scripts, in the official formats and under the names of GLUE's leaderboard.
+# The predictions of all scripts, in the official formats and under the names of GLUE's leaderboard, and the picture
+# that run_blimp.py draws of them.
 PREDICTION_FILES = re.compile(
     r"((nbest_)?predictions|null_odds)(_mm|_validation)?\.(tsv|csv|conll|jsonl?)"
-    r"|(AX|CoLA|MNLI-mm?|MRPC|QNLI|QQP|RTE|SST-2|STS-B|WNLI)\.tsv"
+    r"|(AX|CoLA|MNLI-mm?|MRPC|QNLI|QQP|RTE|SST-2|STS-B|WNLI)\.tsv|accuracy\.png"
 )
-PICTURES = re.compile(r"accuracy\.png")  # which run_blimp.py writes beside them
 OUTPUT_FILES = re.compile(r"outputs-\w+\.safetensors")  # written by --save_outputs
 
 
@@ -43,35 +41,20 @@ def matching_folders(output: Path, name: re.Pattern) -> list[Path]:
     return [path for path in output.glob("*") if path.is_dir() and name.fullmatch(path.name)]
 
 
-def note_results(output: Path, *names: str) -> None:
-    """Adds names to the folder's list of files of results.
-
-    Call it before the files are written: then a later run finds all files of a run that was killed.
-    """
-    if names:
-        with (output / RESULTS).open("a", encoding="utf-8") as file:
-            file.writelines(f"{name}\n" for name in names)
-
-
-def files_of(output: Path, *names: re.Pattern) -> list[str]:
-    """The names of a run's files of results that match one of these, sorted.
-
-    A file that no run has listed is the user's, whatever its name is.
-    """
-    path = output / RESULTS
-    listed = set(path.read_text(encoding="utf-8", errors="replace").splitlines()) if path.is_file() else ()
-    matching = sorted(name for name in listed if any(pattern.fullmatch(name) for pattern in names))
-    return [name for name in matching if (output / name).is_file()]
+def _files_in(output: Path, *names: re.Pattern) -> list[str]:
+    """The names of the files in `output` that match one of these, sorted."""
+    matching = (path for path in output.glob("*") if any(name.fullmatch(path.name) for name in names))
+    return sorted(path.name for path in matching if path.is_file())
 
 
 def predictions_in(output: Path) -> list[str]:
-    """The names of a run's predictions, and of the pictures beside them."""
-    return files_of(output, PREDICTION_FILES, PICTURES)
+    """The names of a run's predictions, and of the picture of them."""
+    return _files_in(output, PREDICTION_FILES)
 
 
 def results_in(output: Path) -> set[str]:
     """The names of the files that tell of a run without its model: scores, predictions, saved outputs, and curves."""
-    return {METRICS, DIVERGED, RESULTS, LOG, CURVES, *files_of(output, PREDICTION_FILES, PICTURES, OUTPUT_FILES)}
+    return {METRICS, DIVERGED, LOG, CURVES, *_files_in(output, PREDICTION_FILES, OUTPUT_FILES)}
 
 
 def remove_all_but_results(output: Path, keep_card: bool = False) -> None:
@@ -89,7 +72,7 @@ def remove_all_but_results(output: Path, keep_card: bool = False) -> None:
 
 def remove_results(output: Path, *kinds: re.Pattern, keep: Path | None = None) -> None:
     """Removes scores, predictions and saved outputs, and the folders whose names match one of `kinds`, but `keep`."""
-    for name in (METRICS, *files_of(output, PREDICTION_FILES, PICTURES, OUTPUT_FILES), RESULTS):
+    for name in (METRICS, *_files_in(output, PREDICTION_FILES, OUTPUT_FILES)):
         (output / name).unlink(missing_ok=True)
     for path in [path for kind in kinds for path in matching_folders(output, kind)]:
         if path != keep:
