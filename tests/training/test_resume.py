@@ -300,12 +300,10 @@ def test_another_configuration_behind_the_models_name_is_another_run(stopped, tm
         run_glue.main([*stopped, "--resume"])
 
 
-def test_versions_and_threads_may_change_and_that_is_said(stopped, monkeypatch, capsys):
-    threads = torch.get_num_threads()
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads + 1)
+def test_the_number_of_threads_may_change(stopped, monkeypatch, capsys):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 99)
     run_glue.main([*stopped, "--resume"])
-    expected = f"checkpoint-18 was written with threads {threads}, now {threads + 1}: the last bits may differ"
-    assert expected in capsys.readouterr().out
+    assert "resumed from" in (said := capsys.readouterr().out) and "was written with" not in said
 
 
 @pytest.mark.slow
