@@ -15,7 +15,7 @@ from accelerate.tracking import GeneralTracker, TensorBoardTracker, get_availabl
 
 from elmo_gpt_bert.training.arguments import TRACKERS, RunArguments, public_arguments
 from elmo_gpt_bert.training.errors import FileError, LaunchError, PackageError
-from elmo_gpt_bert.training.files import new_file, parse_json, read_text, write_text, writing
+from elmo_gpt_bert.training.files import make_folder, new_file, parse_json, read_text, write_text, writing
 from elmo_gpt_bert.training.output_folder import CURVES, LOG, remove_curves
 from elmo_gpt_bert.training.processes import on_main
 
@@ -56,6 +56,7 @@ class History(GeneralTracker):
     def log(self, values: dict[str, float], step: int, **_: Any) -> None:
         """Appends a line. Raises OSError if it cannot be written."""
         path = self.output / LOG
+        make_folder(self.output)  # for callers of `train`; a script has made it
         with writing(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"update": step, **values}) + "\n")
 

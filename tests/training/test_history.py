@@ -11,6 +11,7 @@ from accelerate import PartialState
 from elmo_gpt_bert.training import log
 from elmo_gpt_bert.training.errors import FileError
 from elmo_gpt_bert.training.log import History
+from tests.support.tiny_run import fit
 
 
 @pytest.fixture(autouse=True)
@@ -65,3 +66,21 @@ def test_a_damaged_log_is_one_error(tmp_path):
         History(tmp_path, resumes=True)
     with pytest.raises(FileError, match="log.jsonl is damaged"):
         log.cut_log(tmp_path, 1)
+
+
+def test_a_run_that_a_full_disk_has_ended_goes_on_with_the_lines_up_to_its_checkpoint(run, data_set, monkeypatch):
+    args = {"report_to": "curves", "logging_steps": 1, "save_steps": 2, "max_steps": 5}
+    append = History.log
+
+    def full(self, values, step, **_):
+        append(self, values, step)
+        if step == 4:
+            raise FileError("cannot write log.jsonl: No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(FileError, match="No space left"):
+        patch.setattr(History, "log", full)
+        fit(run(**args), data_set)
+    out = Path(run().output_dir)
+    assert [line["update"] for line in log.read_log(out)] == [1, 2, 3, 4] and (out / "checkpoint-2").is_dir()
+    fit(run(resume=True, **args), data_set)
+    assert [line["update"] for line in log.read_log(out)] == [1, 2, 3, 4, 5]
