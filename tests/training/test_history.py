@@ -84,3 +84,10 @@ def test_a_run_that_a_full_disk_has_ended_goes_on_with_the_lines_up_to_its_check
     assert [line["update"] for line in log.read_log(out)] == [1, 2, 3, 4] and (out / "checkpoint-2").is_dir()
     fit(run(resume=True, **args), data_set)
     assert [line["update"] for line in log.read_log(out)] == [1, 2, 3, 4, 5]
+
+
+def test_another_run_begins_another_log(run, data_set):
+    args = {"report_to": "curves", "logging_steps": 1}
+    fit(run(max_steps=3, **args), data_set)
+    fit(run(max_steps=2, overwrite_output_dir=True, **args), data_set)
+    assert [line["update"] for line in log.read_log(Path(run().output_dir))] == [1, 2]
