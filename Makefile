@@ -11,7 +11,7 @@ WORKERS ?= 2
 # Absolute, so that nothing that changes the directory loses it.
 BIN := $(abspath $(VENV))/bin
 INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
-REQUIREMENTS := setup.py constraints.txt
+REQUIREMENTS := pyproject.toml constraints.txt
 # The newest torch_xla, and the torch that it is for.
 XLA := torch==2.9.1 torch_xla==2.9.0
 
@@ -57,12 +57,12 @@ test-xla: $(XLA_VENV)/installed-xla
 	$(abspath $(XLA_VENV))/bin/python -m pytest tests/xla -v
 
 # The wheel, installed in an environment of its own and run where the checkout is not in reach: with the pinned
-# dependencies, and with the oldest and the newest that setup.py allows. The latter two take gigabytes, because they
-# bring other releases of torch, with CUDA; continuous integration does without them.
+# dependencies, and with the oldest and the newest that pyproject.toml allows. The latter two take gigabytes, because
+# they bring other releases of torch, with CUDA; continuous integration does without them.
 # With pip, only what is imported is compiled, when it is: all of torch and transformers would take minutes of CPU.
 WHEEL_PIP = $(BIN)/python -m pip --python $(WHEEL_VENV)/bin/python install --quiet --no-compile
 test-release: INSTALL_WHEEL = $(WHEEL_PIP) --constraint constraints.txt
-test-oldest: INSTALL_WHEEL = $(BIN)/python -m uv pip install --quiet --python $(WHEEL_VENV) --resolution lowest-direct -r setup.py
+test-oldest: INSTALL_WHEEL = $(BIN)/python -m uv pip install --quiet --python $(WHEEL_VENV) --resolution lowest-direct -r pyproject.toml
 test-newest: INSTALL_WHEEL = $(WHEEL_PIP)
 test-release test-oldest test-newest: dist
 	$(PYTHON) -m venv --clear --without-pip $(WHEEL_VENV)

@@ -25,27 +25,28 @@ from tests.support.hub_server import HubServer
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADS = {"bert": "AutoModelForMaskedLM", "openai-gpt": "AutoModelForCausalLM", "elmo": "AutoModelForPreTraining"}
-# Arguments: the folder to upload, the name on the Hub, the Auto class. Only the client of the Hub is imported.
+# Arguments: of each model the folder to upload and the name on the Hub. Only the client of the Hub is imported.
 UPLOAD = """
 import sys
 from huggingface_hub import HfApi
-folder, name = sys.argv[1:]
-name = HfApi().create_repo(name, exist_ok=True).repo_id
-print("published", HfApi().upload_folder(repo_id=name, folder_path=folder))
+for folder, name in zip(sys.argv[1::2], sys.argv[2::2]):
+    name = HfApi().create_repo(name, exist_ok=True).repo_id
+    print("published", HfApi().upload_folder(repo_id=name, folder_path=folder))
 """
+# Arguments: of each model the name on the Hub, the Auto class, and the file for the weights that were loaded.
 CHECK = """
 import sys
 for package in ("modeling", "elmo_gpt_bert", "tests"):
     sys.modules[package] = None  # from here on importing it fails, also where it is installed
 import transformers
 from safetensors.torch import save_file
-name, auto, file = sys.argv[1:]
-model = getattr(transformers, auto).from_pretrained(name, trust_remote_code=True)
-assert type(model).__module__.startswith("transformers_modules."), model
-tokenizer = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=True)
-assert tokenizer("the ship sailed")["input_ids"]
-tied = model.all_tied_weights_keys or {}
-save_file({key: value for key, value in model.state_dict().items() if key not in tied}, file)
+for name, auto, file in zip(sys.argv[1::3], sys.argv[2::3], sys.argv[3::3]):
+    model = getattr(transformers, auto).from_pretrained(name, trust_remote_code=True)
+    assert type(model).__module__.startswith("transformers_modules."), model
+    tokenizer = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=True)
+    assert tokenizer("the ship sailed")["input_ids"]
+    tied = model.all_tied_weights_keys or {}
+    save_file({key: value for key, value in model.state_dict().items() if key not in tied}, file)
 """
 
 
@@ -70,13 +71,18 @@ def run(program: str, *words: object, **variables: str) -> None:
 
 def publish(owner: str, work: Path, **variables: str) -> None:
     """Publishes each checkpoint as OWNER/NAME and compares what is loaded from there with it."""
-    for checkpoint in sorted(path.parent for path in (ROOT / "checkpoints").glob("*/config.json")):
+    checkpoints = sorted(path.parent for path in (ROOT / "checkpoints").glob("*/config.json"))
+    folders, checks = [], []
+    for checkpoint in checkpoints:
         folder, name = work / checkpoint.name, f"{owner}/{checkpoint.name}"
         published_folder(checkpoint, folder)
-        run(UPLOAD, folder, name, **variables)
-        head = HEADS[AutoConfig.from_pretrained(checkpoint).model_type]
-        run(CHECK, name, head, work / "loaded.safetensors", HF_HOME=str(work / "home"), **variables)
-        loaded, weights = load_file(work / "loaded.safetensors"), load_file(checkpoint / "model.safetensors")
+        folders += [folder, name]
+        checks += [name, HEADS[AutoConfig.from_pretrained(checkpoint).model_type], folder / "loaded.safetensors"]
+    run(UPLOAD, *folders, **variables)
+    run(CHECK, *checks, HF_HOME=str(work / "home"), **variables)
+    for checkpoint in checkpoints:
+        name, loaded = f"{owner}/{checkpoint.name}", load_file(work / checkpoint.name / "loaded.safetensors")
+        weights = load_file(checkpoint / "model.safetensors")
         different = [
             key for key in weights if key not in loaded or not loaded[key].equal(weights[key].to(loaded[key]))
         ]
@@ -85,11 +91,11 @@ def publish(owner: str, work: Path, **variables: str) -> None:
         print(f"{name}: {len(weights)} tensors, as in {checkpoint.relative_to(ROOT)}")
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("owner", help="a user or an organisation of the Hub")
     parser.add_argument("--dry", action="store_true", help="publish to a Hub on this machine")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as work:
         if args.dry:
             with HubServer() as hub:

@@ -112,14 +112,9 @@ def write_picture(output: Path, name: str, draw: Callable[..., None], *values: o
 
     figure = Figure(layout="constrained")
     draw(figure, *values)
-    write_bytes(output / f"{name}.png", png(figure))
-
-
-def png(figure: Figure) -> bytes:
-    """The content of a PNG file."""
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=150, metadata={"Software": None})
-    return content.getvalue()
+    write_bytes(output / f"{name}.png", content.getvalue())
 
 
 # Tables and pictures

@@ -14,8 +14,7 @@ Accuracies are means over the words.
 The second command finds the word that a --sentence marks in raw text, and prints for each layer the occurrences that
 are nearest to the one in the sentence. Without --sentence, it does so for the first labelled occurrence of each sense.
 
-OUTPUT_DIR receives senses.json with all of this, and senses.png. For a --scatter WORD it
-also receives occurrences-WORD.png, the occurrences of the word in two dimensions, coloured by sense.
+OUTPUT_DIR receives senses.json with all of this, and senses.png.
 """
 
 from __future__ import annotations
@@ -49,8 +48,6 @@ SHOWN = 3  # neighbours
 AROUND = 6  # words that are shown on each side of an occurrence
 EQUAL = 1e-5  # cosines that differ by less are the same
 
-Planes = dict[str, dict[str, np.ndarray]]  # model -> layer -> places of occurrences (N, 2)
-
 
 @dataclass(frozen=True)
 class Occurrence:
@@ -83,7 +80,6 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--sentence", action="append", metavar="TEXT", help=sentence)
     most = "read only the first N occurrences of each word in the text"
     parser.add_argument("--max_occurrences", type=int, default=300, metavar="N", help=most)
-    parser.add_argument("--scatter", type=str.lower, metavar="WORD", help="draw the labelled occurrences of this word")
     args = frame.parse(parser, argv, max_occurrences=1)
     if args.sentence and args.text_file is None:
         raise InputError("--sentence needs a --text_file, in which its word's other occurrences are")
@@ -94,32 +90,24 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Carries out what `argv`, by default the command line, asks for; returns what senses.json holds."""
     args = parse(argv)
     labelled = read_labelled(args.labelled_file)
-    if args.scatter and args.scatter not in {each.word for each in labelled}:
-        raise InputError(f"--scatter {args.scatter}: {args.labelled_file} has no such word")
     queries = [marked(text, None, "--sentence") for text in args.sentence or ()] or first_of_senses(labelled)
     text = find_occurrences(args.text_file, args.text_column, {each.word for each in queries}, args.max_occurrences)
     words = {*chain.from_iterable(each.words for each in (*labelled, *queries, *text))}
     by_word: dict[str, dict[str, dict[str, float]]] = {}
     neighbours: dict[str, list[dict]] = {}
-    planes: Planes = {}
     for name, encoder in frame.named_encoders(args, words):
         print(f"{name}: {', '.join(encoder.layers)}", file=sys.stderr)
         vectors = vectors_of(encoder, labelled)
         by_word[name] = {layer: accuracies(x, labelled) for layer, x in zip(encoder.layers, vectors, strict=True)}
-        if name.endswith(frame.RANDOM):
-            continue
-        if args.scatter:
-            chosen = [each.word == args.scatter for each in labelled]
-            planes[name] = {layer: plane(x[chosen]) for layer, x in zip(encoder.layers, vectors, strict=True)}
-        if text:
+        if text and not name.endswith(frame.RANDOM):
             neighbours[name] = find_neighbours(encoder, queries, text)
     baselines = baseline_accuracies(labelled)
     results = {"occurrences": len(labelled), "words": by_word, "baselines": baselines, "neighbours": neighbours}
-    report(args, results, labelled, planes)
+    report(args.output_dir, results)
     return results
 
 
-def report(args: argparse.Namespace, results: Mapping[str, Any], labelled: list[Occurrence], planes: Planes) -> None:
+def report(output: Path, results: Mapping[str, Any]) -> None:
     """Prints the tables, and writes the files."""
     scores = {name: {layer: mean(of) for layer, of in layers.items()} for name, layers in results["words"].items()}
     baselines = {name: mean(of) for name, of in results["baselines"].items()}
@@ -133,12 +121,9 @@ def report(args: argparse.Namespace, results: Mapping[str, Any], labelled: list[
                 places = {f"neighbour {place}": shown for place, shown in enumerate(nearest, start=1)}
                 rows.append({"model": name, "layer": layer, **places})
         print(frame.table(rows))
-    frame.write_numbers(args.output_dir, "senses", results)
+    frame.write_numbers(output, "senses", results)
     labels = ("How often the vector of a word in its sentence tells its sense", "occurrences with the right sense")
-    frame.write_picture(args.output_dir, "senses", frame.draw_layers, scores, baselines, *labels)
-    if args.scatter:
-        senses = [each.sense for each in labelled if each.word == args.scatter]
-        frame.write_picture(args.output_dir, f"occurrences-{args.scatter}", draw_planes, planes, senses)
+    frame.write_picture(output, "senses", frame.draw_layers, scores, baselines, *labels)
 
 
 def best_layers_table(by_word: Mapping, scores: Mapping, baselines: Mapping) -> str:
@@ -281,30 +266,6 @@ def find_neighbours(encoder: Encoder, queries: list[Occurrence], text: list[Occu
             nearest[name] = cells + [""] * (SHOWN - len(cells))
         rows.append({"sentence": query.in_context(), "sense": query.sense, "neighbours": nearest})
     return rows
-
-
-# Two dimensions
-
-
-def plane(vectors: np.ndarray) -> np.ndarray:
-    """The first two principal components (N, 2) of vectors (N, H); zeros if all vectors are the same."""
-    rotation, scales, _ = np.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
-    return rotation[:, :2] * np.where(scales[:2] < EQUAL, 0, scales[:2])
-
-
-def draw_planes(figure: frame.Figure, planes: Planes, senses: list[str]) -> None:
-    """A row for each model and a panel for each layer."""
-    width = max(map(len, planes.values()))
-    figure.set_size_inches(2.2 * width, 2.3 * len(planes))
-    panels = figure.subplots(len(planes), width, squeeze=False)
-    for row, (name, layers) in zip(panels, planes.items(), strict=True):
-        for axes in row:
-            axes.set_axis_off()
-        for axes, (layer, points) in zip(row, layers.items(), strict=False):  # the other panels stay empty
-            axes.set_title(f"{name}, {layer}", fontsize=8)
-            for sense in sorted({*senses}):
-                axes.scatter(*points[np.array(senses) == sense].T, s=12, label=sense)
-    panels[0][0].legend(fontsize=6)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,11 @@ models may be causal, masked (BERT) or biLMs (ELMo). Nothing is trained. docs/an
 OUTPUT_DIR receives zero_shot.json and zero_shot.png.
 """
 
+from __future__ import annotations
+
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,6 @@ from datasets import Dataset
 from sklearn.metrics import matthews_corrcoef, roc_auc_score
 
 from elmo_gpt_bert.analysis import frame
-from elmo_gpt_bert.analysis.curves import draw
 from elmo_gpt_bert.tasks.features import choose_head, reads_words
 from elmo_gpt_bert.tasks.glue import EVERY_TASK
 from elmo_gpt_bert.tasks.glue import read_folder as read_glue
@@ -54,6 +55,7 @@ BATCH = 32  # sentences
 PROMPT = " very"  # the paper's
 VERBALIZERS = ("negative", "positive")  # of the labels in their order
 PLACES = ("updates", "tokens", "epochs")
+CHANCE = {"accuracy": 0.5, "auc": 0.5, "matthews": 0.0}  # scores of a model that knows nothing
 
 Scores = dict[str, float]
 
@@ -327,6 +329,30 @@ def compute(scorer: Scorer, features: Dataset) -> dict[str, np.ndarray]:
     outputs = predict(scorer, features, scorer.collate, Accelerator(), batch_size=BATCH)
     parts = {name.removesuffix("log_likelihoods"): np.array(values, np.float64) for name, values in outputs.items()}
     return {"": sum(parts.values())} | parts
+
+
+# The picture
+
+
+def draw(figure: frame.Figure, rows: Sequence[Mapping[str, Any]], scores: Sequence[str], against: str) -> None:
+    """A panel for each score with a curve for each run, over the logarithm of the column `against`."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    width, height = min(len(scores), 2), -(-len(scores) // 2)
+    figure.set_size_inches(5.5 * width, 3.5 * height)
+    for number, score in enumerate(scores, start=1):
+        axes = figure.add_subplot(height, width, number)
+        for name in dict.fromkeys(row["run"] for row in rows):
+            points = [row for row in rows if row["run"] == name and row.get(against) and score in row]
+            axes.plot([row[against] for row in points], [row[score] for row in points], marker="o", label=name)
+        for chance in [CHANCE[end] for end in CHANCE if score.endswith(end)][:1]:
+            axes.axhline(chance, color="gray", linewidth=0.8, linestyle="dashed")
+        axes.set(xscale="log", xlabel=f"{against} of pre-training", title=score.replace("_", " "))
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter("{x:,.12g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=7)
 
 
 if __name__ == "__main__":

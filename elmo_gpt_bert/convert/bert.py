@@ -21,6 +21,7 @@ their code (`validate_case_matches_checkpoint` in tokenization.py). A cased voca
 
 import re
 import string
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -148,12 +149,11 @@ def convert(
 def read_config(path: Path) -> ZooBertConfig:
     """bert_config.json as our configuration."""
     values = read_json(path)
-    missing = [name for name in SIZES + OTHERS if name not in values]
-    if missing:
-        raise InputError(f"{path} lacks {', '.join(missing)}: is it the bert_config.json of the release?")
-    unknown = sorted(values.keys() - {*SIZES, *OTHERS, *UNREAD})
-    if unknown:
-        raise InputError(f"{path}: BERT has no {name_all(unknown)}; remove it if it does not change the model")
+    required = {*SIZES, *OTHERS}
+    differences = (("lacks", required - values.keys()), ("has the unknown", values.keys() - required - {*UNREAD}))
+    problems = [f"{what} {name_all(sorted(names))}" for what, names in differences if names]
+    if problems:
+        raise InputError(f"{path} {' and '.join(problems)}: is it the bert_config.json of the release?")
     for name in SIZES:
         if type(values[name]) is not int or values[name] <= 0:
             raise InputError(f"{path}: {name} must be a positive integer, not {shown(values[name])}")
@@ -169,13 +169,11 @@ def read_config(path: Path) -> ZooBertConfig:
 def read_vocabulary(path: Path) -> list[str]:
     """The word pieces of vocab.txt, one a line, in the order of their ids."""
     tokens = read_text(path).removesuffix("\n").split("\n")  # not splitlines(): U+2028 is a Chinese word piece
-    first = {}
-    for line, token in enumerate(tokens, start=1):
-        if first.setdefault(token, line) != line:
-            raise InputError(f"{path}: {shown(token)} stands in line {first[token]} and in line {line}")
-    missing = [token for token in SPECIAL if token not in first]
-    if missing:
-        raise InputError(f"{path} lacks {', '.join(missing)}: is it the vocab.txt of the release?")
+    counts = Counter(tokens)
+    wrong = [token for token in (*SPECIAL, *counts) if counts[token] != 1]
+    if wrong:
+        times = f"{shown(wrong[0])} {counts[wrong[0]]} times"
+        raise InputError(f"{path} has {times}, not once: is it the vocab.txt of the release?")
     return tokens
 
 

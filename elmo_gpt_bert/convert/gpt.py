@@ -9,8 +9,7 @@ cut into params_0.npy to params_9.npy, and params_shapes.json, the shapes of the
 The numbers have no checksum. A missing or shortened piece and a number that is not finite are errors, but a flipped
 bit goes unnoticed.
 
-No file says how many attention heads there are: it is one for every 64 of the width, as in the paper, unless
-`--num_attention_heads` says otherwise.
+No file says how many attention heads there are: it is one for every 64 of the width, as in the paper.
 
 best_params.jl, which the released train.py saves after fine-tuning, is not converted. It is a pickle, which can run
 any code when it is read, and its matrix of words also holds the three special tokens and the positions.
@@ -24,7 +23,7 @@ from typing import Annotated
 import numpy as np
 
 from elmo_gpt_bert.convert.files import build_model, command_line, new_folder, write_model
-from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
+from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, as_user_errors
 from elmo_gpt_bert.training.files import shown
 from modeling.gpt.configuration_gpt import ZooGPTConfig
 from modeling.gpt.modeling_gpt import ZooGPTLMHeadModel
@@ -58,7 +57,6 @@ LAYER = (
     ("h{}/ln_2/b", "transformer.h.{}.ln_2.bias", AS_IS),
 )
 HEAD_SIZE = 64
-HEADS = Parameter("num_attention_heads")
 SHAPES = "params_shapes.json"
 UNKNOWN = "<unk>"
 WORD_END = "</w>"
@@ -70,7 +68,6 @@ def convert(
     encoder: Annotated[str, "encoder_bpe_40000.json"],
     merges: Annotated[str, "vocab_40000.bpe"],
     output: Annotated[str, "the folder to write; must be new or empty"],
-    num_attention_heads: Annotated[int | None, "default: one for every 64 of the width"] = None,
 ) -> None:
     """Writes a folder with the language model, its tokenizer, and our code; none if a file is broken.
 
@@ -82,7 +79,7 @@ def convert(
     shapes_file = Path(params) / SHAPES
     with as_user_errors("", ImportError):
         shapes, vocabulary = read_shapes(shapes_file), read_encoder(Path(encoder))
-    config = read_config(shapes, shapes_file, num_attention_heads)
+    config = read_config(shapes, shapes_file)
     if len(vocabulary) != config.vocab_size:
         raise InputError(
             f"{encoder} has {len(vocabulary)} entries, but {shapes_file} says {config.vocab_size} words: "
@@ -108,61 +105,46 @@ def convert(
 
 def read_shapes(path: Path) -> list[Shape]:
     """The shapes in params_shapes.json, in the order of the vector's tensors."""
-    shapes = parse_json(path)
-    if not isinstance(shapes, list):
-        raise InputError(f"{path} must hold a JSON list of shapes, not {type(shapes).__name__}")
-    for shape in shapes:
-        if not isinstance(shape, list) or not all(type(size) is int and size > 0 for size in shape):
-            raise InputError(f"{path}: a shape must be a list of positive integers, not {shown(shape)}")
-    return [tuple(shape) for shape in shapes]
-
-
-def read_config(shapes: list[Shape], path: Path, heads: int | None) -> ZooGPTConfig:
-    """The configuration that follows from the `shapes` in the file `path` and the number of `heads`."""
+    content = parse_json(path)
+    is_list = isinstance(content, list) and all(isinstance(shape, list) for shape in content)
+    shapes = [tuple(shape) for shape in content] if is_list else []
+    are_sizes = all(type(size) is int and size > 0 for shape in shapes for size in shape)
     layers, rest = divmod(len(shapes) - len(EMBEDDINGS), len(LAYER))
-    if layers < 1 or rest:
+    are_matrices = [len(shape) for shape in shapes[:2]] == [2, 2] and shapes[0][1] == shapes[1][1]
+    if layers < 1 or rest or not are_sizes or not are_matrices:
         raise InputError(
-            f"{path} has {len(shapes)} shapes, but GPT has {len(EMBEDDINGS)} embeddings and {len(LAYER)} tensors a "
-            "layer: is it that of the release?"
+            f"{path} must list {len(EMBEDDINGS)} shapes of matrices of one width, and {len(LAYER)} of each layer, all "
+            f"of positive integers, not {shown(content)}: {AGAIN}"
         )
-    positions, words = shapes[: len(EMBEDDINGS)]
-    if not len(positions) == len(words) == 2 or positions[1] != words[1]:
-        raise InputError(
-            f"{path} begins with the shapes {positions} and {words}, but must begin with those of the positions and "
-            "the words, two matrices of one width"
-        )
-    width = words[1]
-    if heads is None and width % HEAD_SIZE:
-        raise InputError(
-            f"{path} has the width {width}, not a multiple of {HEAD_SIZE}, the size of the paper's heads: give the "
-            "number of heads by ",
-            HEADS,
-        )
-    if heads is None:
-        heads = width // HEAD_SIZE
-    if heads < 1 or width % heads:
-        raise InputError(HEADS, f" {heads} does not divide the width in {path}, {width}")
-    return ZooGPTConfig(vocab_size=words[0], n_positions=positions[0], n_embd=width, n_layer=layers, n_head=heads)
+    return shapes
+
+
+def read_config(shapes: list[Shape], path: Path) -> ZooGPTConfig:
+    """The configuration that follows from the `shapes` in the file `path`."""
+    (positions, width), (words, _) = shapes[: len(EMBEDDINGS)]
+    if width % HEAD_SIZE:
+        raise InputError(f"{path} has the width {width}, but only widths of heads of {HEAD_SIZE} can be converted")
+    layers = (len(shapes) - len(EMBEDDINGS)) // len(LAYER)
+    heads = width // HEAD_SIZE
+    return ZooGPTConfig(vocab_size=words, n_positions=positions, n_embd=width, n_layer=layers, n_head=heads)
 
 
 # The tokenizer's files
 
 
 def read_encoder(path: Path) -> dict[str, int]:
-    """The tokens with their ids. Raises ValueError unless n tokens have the ids 0 to n - 1, the unknown token 0."""
+    """The tokens with their ids. Raises ValueError unless n tokens have the ids 0 to n - 1, the unknown token 0.
+
+    0 is the id that train.py gives to every unknown symbol.
+    """
     encoder = read_json(path)
-    tokens = {}
-    for token, number in encoder.items():
-        if type(number) is not int or not 0 <= number < len(encoder):
-            raise InputError(
-                f"{path}: {shown(token)} has the id {shown(number)}, but {len(encoder)} entries have the ids 0 to "
-                f"{len(encoder) - 1}. Is it the encoder_bpe_40000.json of the release?"
-            )
-        if number in tokens:
-            raise InputError(f"{path}: {shown(tokens[number])} and {shown(token)} have the same id, {number}: {AGAIN}")
-        tokens[number] = token
-    if tokens.get(0) != UNKNOWN:  # the id that train.py gives to every unknown symbol
-        raise InputError(f"{path}: the id 0 must be that of {UNKNOWN!r}, not of {shown(tokens.get(0))}")
+    tokens = {number: token for token, number in encoder.items() if type(number) is int}
+    missing = next((number for number in range(len(encoder)) if number not in tokens), 0)
+    if missing or tokens.get(0) != UNKNOWN:
+        raise InputError(
+            f"{path}: its {len(encoder)} tokens must have the ids 0 to {len(encoder) - 1}, and {UNKNOWN!r} the 0, but "
+            f"the id {missing} is that of {shown(tokens.get(missing))}: {AGAIN}"
+        )
     return encoder
 
 
@@ -171,26 +153,20 @@ def read_merges(path: Path, encoder: dict[str, int]) -> list[tuple[str, str]]:
 
     Raises ValueError if a pair has unknown tokens, and if no pair makes a token of more than one character.
     """
-    version, *lines = read_text(path).removesuffix("\n").split("\n")
-    if not version.startswith("#version"):
-        raise InputError(f"{path} must begin with #version, not {version[:40]!r}: is it the vocab_40000.bpe?")
-    merges, made = [], {UNKNOWN}
-    for number, line in enumerate(lines, start=2):
-        pair = tuple(line.split(" "))
-        if len(pair) != 2 or not all(pair):
-            raise InputError(f"{path}: line {number} must be two tokens and a space between them, not {shown(line)}")
-        unknown = [token for token in (*pair, "".join(pair)) if token not in encoder]
-        if unknown:
-            raise InputError(
-                f"{path}: line {number}, {shown(line)}, needs the token {shown(unknown[0])}, which the encoder lacks: "
-                "take both from the same release"
-            )
-        merges.append(pair)
-        made.add("".join(pair))
-    unmade = [token for token in encoder if len(token.removesuffix(WORD_END)) > 1 and token not in made]
-    if unmade:
+    lines = read_text(path).removesuffix("\n").split("\n")
+    merges = [tuple(line.split(" ")) for line in lines[1:]]
+    made = {UNKNOWN, *map("".join, merges)}
+    wrong = [1] * (not lines[0].startswith("#version"))
+    for number, pair in enumerate(merges, start=2):
+        if len(pair) != 2 or not {*pair, "".join(pair)} <= encoder.keys():
+            wrong.append(number)
+    if any(len(token.removesuffix(WORD_END)) > 1 and token not in made for token in encoder):
+        wrong.append(len(lines) + 1)
+    if wrong:
+        line = shown(lines[wrong[0] - 1]) if wrong[0] <= len(lines) else "missing"
         raise InputError(
-            f"{path} has no line that makes {shown(unmade[0])}, one of {len(unmade)} such tokens: {AGAIN}"
+            f"{path} must begin with #version and then make each token of the encoder of two others, but line "
+            f"{wrong[0]} is {line}: take both files from the same release"
         )
     return merges
 
@@ -223,13 +199,10 @@ def open_piece(path: Path) -> np.ndarray:
     """The numbers of one piece, which stay in the file until they are read."""
     try:
         piece = np.load(path, mmap_mode="r", allow_pickle=False)  # a pickle could run any code
+        if piece.ndim != 1 or piece.dtype != np.float32:
+            raise ValueError(f"{piece.dtype} {piece.shape}")
     except Exception as error:  # numpy raises many: OSError, ValueError, EOFError, SyntaxError, tokenize's
-        raise FileError(
-            f"{path} is not an array of numbers, or is damaged ({type(error).__name__}): {AGAIN}"
-        ) from error
-    if not isinstance(piece, np.ndarray) or piece.ndim != 1 or piece.dtype != np.float32:
-        kind = f"{piece.dtype} {piece.shape}" if isinstance(piece, np.ndarray) else type(piece).__name__
-        raise InputError(f"{path} is {kind}, but the pieces of the release are vectors of float32: {AGAIN}")
+        raise FileError(f"{path} is not a vector of float32, or is damaged ({error!r:.80}): {AGAIN}") from error
     return piece
 
 

@@ -94,14 +94,6 @@ PUBLISHED = {
     },
     "dropout": 0.1,
 }
-# The smallest and the largest value of each size.
-ENCODER_SIZES = {"projection_dim": (1, 10**5), "dim": (1, 10**6), "n_layers": (1, 100)}
-EMBEDDER_SIZES = {
-    "n_highway": (0, 100),
-    "word_dim": (0, 10**6),
-    "char_dim": (1, 10**6),
-    "max_characters_per_token": (3, 10**4),
-}
 OPTIONS = Parameter("options")
 
 
@@ -138,7 +130,7 @@ def convert(folder: Path, output: str, options: str | None = None, state: str = 
     words = None
     if sizes["token_embedder"]["word_dim"]:
         words = order_rows(folder / "word.dic", tensors["token_embedder.pkl"], WORD_TABLE, SPECIAL_WORDS)
-    with as_user_errors(f"{origin}: ", StrictDataclassError):
+    with as_user_errors(f"{origin}: is it the file of sizes? ", StrictDataclassError, TypeError):
         config = make_config(sizes, len(characters), None if words is None else len(words))
     config.state = state
     tokenizer = make_tokenizer(config, characters, words, reading)
@@ -174,7 +166,7 @@ def remarks(folder: Path, characters: list[str], tokenizer: ElmoTokenizer) -> li
 
 
 def read_sizes(folder: Path, options: str | None) -> tuple[dict[str, Any], str]:
-    """The checked file of sizes, and where it is from."""
+    """The file of sizes, and where it is from. Its values are checked where they become a configuration."""
     name = None
     if options is None:
         config_path = read_json(folder / "config.json").get("config_path")
@@ -188,47 +180,19 @@ def read_sizes(folder: Path, options: str | None) -> tuple[dict[str, Any], str]:
     path = Path(options) if options is not None else folder / name
     sizes = read_json(path)
     check_keys(sizes, (*PUBLISHED, "classifier"), str(path))
-    for section, numbers in (("encoder", ENCODER_SIZES), ("token_embedder", EMBEDDER_SIZES)):
-        if not isinstance(sizes.get(section), dict):
-            raise InputError(f"{path} lacks the object {section}: is it the file of sizes?")
-        check_keys(sizes[section], PUBLISHED[section], f"{path}: {section}")
-        missing = [key for key in PUBLISHED[section] if key not in sizes[section]]
-        if missing:
-            raise InputError(f"{path}: {section} lacks {', '.join(missing)}")
-        for key, (least, most) in numbers.items():
-            value = sizes[section][key]
-            if key == "char_dim" and value == 0:
-                raise InputError(f"{path}: char_dim is 0, but only models that read characters can be converted")
-            if type(value) is not int or not least <= value <= most:
-                raise InputError(f"{path}: {key} must be a whole number from {least} to {most}, not {value!r:.80}")
-    _check_kind(sizes, path)
+    for section in ("encoder", "token_embedder"):
+        values, published = sizes.get(section), PUBLISHED[section]
+        is_known = isinstance(values, dict) and values.keys() == published.keys()
+        if not is_known or values["name"] != published["name"]:
+            raise InputError(
+                f"{path}: is it the file of sizes? {section} must have the name {published['name']} and the keys "
+                f"{', '.join(published)}, but is {values!r:.200}"
+            )
     return sizes, str(path)
 
 
-def _check_kind(sizes: dict[str, Any], path: Path) -> None:
-    """Raises ValueError for models of ELMoForManyLangs' code that are no ELMo over characters."""
-    encoder, embedder = sizes["encoder"], sizes["token_embedder"]
-    for name, section, expected in (("encoder", encoder, "elmo"), ("token_embedder", embedder, "cnn")):
-        if section["name"] != expected:
-            raise InputError(
-                f"{path}: the name of {name} is {section['name']!r:.80}, but only {expected} can be converted"
-            )
-    size = encoder["projection_dim"]
-    if encoder["dim"] == size:
-        raise InputError(f"{path}: dim and projection_dim are both {size}, for which ElmoModel projects no states")
-    filters = embedder["filters"]
-    is_list = isinstance(filters, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in filters)
-    if not is_list or not all(type(number) is int and 0 < number <= 10**6 for pair in filters for number in pair):
-        raise InputError(f"{path}: filters must be pairs of a width and a number of filters, not {filters!r:.80}")
-    if not embedder["word_dim"] and sum(count for _, count in filters) == size:
-        raise InputError(
-            f"{path}: without word_dim, the {size} filters are as many as projection_dim, for which ElmoModel "
-            "projects no words"
-        )
-
-
 def make_config(sizes: dict[str, Any], characters: int, words: int | None) -> ElmoConfig:
-    """The configuration of checked sizes, and of numbers of characters and words without the special ones."""
+    """The configuration of the sizes, and of numbers of characters and words without the special ones."""
     encoder, embedder = sizes["encoder"], sizes["token_embedder"]
     return ElmoConfig(
         vocab_size=1 + len(SPECIAL_CHARACTERS[0]) + characters + len(SPECIAL_CHARACTERS[1]),

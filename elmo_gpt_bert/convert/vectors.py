@@ -11,8 +11,8 @@ With `--texts`, only the vectors of words in these files are kept, of their spel
 little of a file of gigabytes is ever in memory. The words are found as follows:
 
 - in a .json or .jsonl file, in the strings;
-- in a .conll file, and in any other that begins with columns whose last holds tags of entities, such as CoNLL-2003's
-  eng.train and train.txt, in the first column, as `run_ner.py` reads it;
+- in a .conll, .bmes, .bio or .iob2 file, in the first column, as `run_ner.py` reads it. Give other names of files of
+  columns, such as CoNLL-2003's eng.train, one of these ends;
 - in any other file, in its text. The tokenizer splits texts and strings into words.
 
 Without `--vectors`, the words that occur at least `--min_count` times in the texts get random vectors, to be learned.
@@ -29,8 +29,7 @@ from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from itertools import chain, islice, tee
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
@@ -41,7 +40,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from elmo_gpt_bert.convert.files import command_line, new_folder, write_folder
-from elmo_gpt_bert.tasks.columns import look_tagged, read_columns
+from elmo_gpt_bert.tasks.columns import read_columns
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
 from elmo_gpt_bert.training.files import plain, shown
 from elmo_gpt_bert.training.flags import find_config
@@ -57,11 +56,7 @@ SUPERVISED = 3  # in these models, the number of the supervised kind
 SENTENCE_END = "</s>"  # fastText's, the only word without subwords
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"')  # of JSON
 BLOCK = 1 << 20  # bytes that are read at a time
-# No published file exceeds these limits. Without them, a small file could claim, or unpack to, more than memory holds.
-LONGEST_VECTOR = 1 << 16  # numbers
-LONGEST_WORD = 1 << 16  # bytes
-LONGEST_SUBWORD = 100  # characters
-LONGEST_LINE = 1 << 28  # bytes of a text; each of SQuAD's files is one line
+COLUMNS = (".conll", ".bmes", ".bio", ".iob2")  # how the names of files of columns end
 
 SIZE, TEXTS = Parameter("size"), Parameter("texts")
 
@@ -72,7 +67,10 @@ def convert(
     model: Annotated[str, "a model folder of ELMo, or a configuration JSON"],
     output: Annotated[str, "the folder to write; must be new or empty"],
     vectors: Annotated[str | None, "a file of GloVe, word2vec or fastText"] = None,
-    texts: Annotated[list[str] | None, "files whose words are kept, or get random vectors"] = None,
+    texts: Annotated[
+        list[str] | None,
+        f"files whose words are kept, or get random vectors: columns ({', '.join(COLUMNS)}), .json, .jsonl, or text",
+    ] = None,
     size: Annotated[int | None, "numbers of a random vector (default: 100)"] = None,
     min_count: Annotated[int, "how often --texts must have a word with a random vector (default: 2)"] = 2,
 ) -> None:
@@ -189,7 +187,7 @@ def count_words(paths: list[Path], split: Split = split_words) -> Counter[str]:
 
 def _decoded(file: BinaryIO, path: Path) -> Iterator[tuple[int, str]]:
     """Yields the lines of a text in UTF-8 with their numbers. A byte order mark is dropped."""
-    for number, line in _lines(file, path, LONGEST_LINE):
+    for number, line in enumerate(file, start=1):
         try:
             yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
@@ -199,16 +197,13 @@ def _decoded(file: BinaryIO, path: Path) -> Iterator[tuple[int, str]]:
 def _words(lines: Iterator[tuple[int, str]], path: Path, split: Split) -> Iterator[str]:
     """Yields the words of a file: of its first column, of JSON's strings with escapes undone, or of all its text."""
     suffix = Path(path.name.lower().removesuffix(".gz")).suffix
+    if suffix in COLUMNS:
+        for sentence in read_columns(lines, path, tagged=False):
+            yield from sentence.words if sentence else ()
+        return
     if suffix in (".json", ".jsonl"):
         texts = chain.from_iterable(_strings(number, line, path) for number, line in lines)
     else:
-        lines, head = tee(lines)
-        in_columns = suffix == ".conll" or look_tagged(line for _, line in islice(head, 100))
-        del head  # or tee would keep every line for it
-        if in_columns:
-            for sentence in read_columns(lines, path, tagged=False):
-                yield from sentence.words if sentence else ()
-            return
         texts = (line for _, line in lines)
     for text in texts:
         for begin, end in split(text):
@@ -227,8 +222,8 @@ def _strings(number: int, line: str, path: Path) -> Iterator[str]:
 
 def random_vectors(counts: Counter[str], min_count: int, size: int) -> Vectors:
     """Random vectors of variance 1 / size for the words seen at least `min_count` times, the most frequent first."""
-    if not 0 < size <= LONGEST_VECTOR:
-        raise InputError(SIZE, f" {size} must be 1 to {LONGEST_VECTOR:,}")
+    if size < 1:
+        raise InputError(SIZE, f" {size} must be positive")
     words = [word for word, count in counts.most_common() if count >= min_count]
     if not words:
         raise InputError("no word of ", TEXTS, " occurs as often as ", Parameter("min_count"), f" {min_count}")
@@ -273,16 +268,6 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         raise FileError(f"{path} is cut short or damaged ({error}): download it again") from error
 
 
-def _lines(file: BinaryIO, path: Path, longest: int, first: int = 1) -> Iterator[tuple[int, bytes]]:
-    """Yields the file's lines with their numbers, from `first` on. Raises ValueError for one with more than `longest`
-    bytes, without reading it whole.
-    """
-    for number, line in enumerate(iter(partial(file.readline, longest + 1), b""), start=first):
-        if len(line) > longest:
-            raise InputError(f"{path}: line {number} has more than {longest:,} bytes: is it a file of this kind?")
-        yield number, line
-
-
 def _collect(rows: Iterator[tuple[str, np.ndarray]]) -> Vectors:
     """The words and their vectors as one table. A repeated word has its first vector."""
     vectors = {}
@@ -295,13 +280,12 @@ def _rows(file: BinaryIO, path: Path, wanted: set[str] | None) -> Iterator[tuple
     """Yields the words and vectors of a file of word2vec, or of a text file without word2vec's first line."""
     begin = len(BOM_UTF8) if file.read(len(BOM_UTF8)) == BOM_UTF8 else 0
     file.seek(begin)
-    first = file.readline(BLOCK)
-    header = re.fullmatch(rb"(\d{1,20}) (\d{1,20})\s*", first)
+    first = file.readline()
+    header = re.fullmatch(rb"(\d{1,9}) (\d{1,9})\s*", first)
     if not header:
         file.seek(begin)
         return _text(file, path, len(first.rstrip().split(b" ")) - 1, None, wanted)
     count, size = int(header[1]), int(header[2])
-    _check_size(size, path)
     place = file.tell()
     # A number in text has at least two bytes, a digit and a space, so this many bytes are of one vector in any format.
     sample = file.read(BLOCK).partition(b" ")[2][: 2 * size]
@@ -309,12 +293,6 @@ def _rows(file: BinaryIO, path: Path, wanted: set[str] | None) -> Iterator[tuple
     if re.fullmatch(rb"[\t\n\r\x20-\x7e]*", sample):
         return _text(file, path, size, count, wanted)
     return _binary(_Pieces(file), path, size, count, wanted)
-
-
-def _check_size(size: int, path: Path) -> None:
-    """Raises ValueError for a size that no vector has."""
-    if not 0 < size <= LONGEST_VECTOR:
-        raise InputError(f"{path} says that a vector has {size} numbers, but it must be 1 to {LONGEST_VECTOR:,}")
 
 
 def _text(
@@ -326,7 +304,7 @@ def _text(
     some of GloVe's largest file do.
     """
     seen = 0
-    for number, line in _lines(file, path, BLOCK, first=1 if count is None else 2):
+    for number, line in enumerate(file, start=1 if count is None else 2):
         if not line.endswith(b"\n"):
             raise InputError(
                 f"{path}: line {number} has no line feed at its end: download it again, or add one if it is whole"
@@ -384,8 +362,6 @@ class _Pieces:
     def until(self, end: bytes) -> bytes:
         """Takes the bytes before the next byte `end`, and this byte, which is not returned."""
         while (stop := self.read.find(end, self.place)) < 0:
-            if len(self.read) - self.place > LONGEST_WORD:
-                raise EOFError(f"a word of more than {LONGEST_WORD:,} bytes")
             self._more(BLOCK)
         piece, self.place = self.read[self.place : stop], stop + 1
         return piece
@@ -428,9 +404,8 @@ def read_fasttext(pieces: _Pieces, path: Path, wanted: set[str] | None) -> Vecto
     _, version, size, *_, kind, buckets, shortest, longest, _, _ = pieces.unpack("<2i12id")
     if version == 11 and kind == SUPERVISED:  # supervised models of version 11 have no subwords
         longest = 0
-    _check_size(size, path)
-    if longest > (LONGEST_SUBWORD if buckets > 0 else 0):
-        raise InputError(f"{path} is damaged: subwords of {longest} characters, in {buckets} buckets")
+    if size < 1 or (longest > 0 and buckets < 1):
+        raise InputError(f"{path} is damaged: vectors of {size} numbers, and subwords in {buckets} buckets")
     entries, words, _, _, pruned = pieces.unpack("<3i2q")
     kept, members = {}, []  # words, and for each the rows whose mean is its vector
     for number in range(entries):

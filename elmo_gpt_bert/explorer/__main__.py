@@ -1,12 +1,12 @@
 """A page in the browser: one sentence, read by ELMo, GPT and BERT side by side.
 
     zoo-app          # the models of checkpoints/
-    zoo-app --bert google-bert/bert-base-uncased --ner runs/bert/conll2003 --squad runs/bert/squad_v2
+    zoo-app --bert google-bert/bert-base-uncased --ner runs/bert/conll2003
     zoo-app --index_file held_out.txt --server_port 7861
 
 The page shows the nearest neighbours of a word in its context, layer by layer; how probable each word is in its place,
-and which of two sentences each model prefers; the entities and answers that fine-tuned models find; and the attention
-of GPT and BERT. It needs the extra "app": pip install -c constraints.txt -e ".[app]"
+and which of two sentences each model prefers; the entities that a fine-tuned model finds; and the attention of GPT and
+BERT. It needs the extra "app": pip install -c constraints.txt -e ".[app]"
 
 The page is only for this computer, unless --server_name is another address. Then anyone who reaches the address can
 use it, but only with the models and files that the command line names. Nothing is sent to other addresses: there are
@@ -40,8 +40,6 @@ WORD = 5  # bank
 TAGGER = "checkpoints/bert-books-wnut17"
 SECOND = "They sat on the bank and watches the stream."
 NAMES = "In 1858 Thomas Hale of Leeds sold his ships to the Bay Company."
-QUESTION = "Who built the lighthouse?"
-TEXT = "The lighthouse stands on the north side of the bay. It was built in 1858 by Thomas Hale, a shipowner of Leeds."
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -52,7 +50,6 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     tagger = TAGGER if Path(TAGGER).is_dir() else ""
     trained = f"folder that run_ner.py trained; default: {TAGGER}, where it is"
     parser.add_argument("--ner", default=tagger, metavar="MODEL", help=trained)
-    parser.add_argument("--squad", default="", metavar="MODEL", help="folder that run_squad.py trained")
     index = "text file of sentences in which neighbours are looked for; default: 351 sentences of this package"
     parser.add_argument("--index_file", default="", metavar="FILE", help=index)
     parser.add_argument("--server_name", default=LOCAL[0], metavar="ADDRESS", help="default: this computer only")
@@ -88,7 +85,7 @@ def start(args: argparse.Namespace) -> "gradio.Blocks":
     except ImportError as error:
         raise PackageError(f'the page needs gradio ({error}): pip install "gradio>=6.31,<7"') from error
     set_up_libraries()
-    named = frozenset({args.ner, args.squad, args.index_file})
+    named = frozenset({args.ner, args.index_file})
     uploads = Path(os.environ.get("GRADIO_TEMP_DIR") or Path(tempfile.gettempdir(), "gradio"))
     models = {"ELMo": args.elmo, "GPT": args.gpt, "BERT": args.bert}
     page = build(Panels(models, None if args.server_name in LOCAL else named, uploads), args)
@@ -141,11 +138,8 @@ def build(panels: Panels, args: argparse.Namespace) -> "gradio.Blocks":
             add_neighbours(panels, sentence, args.index_file, page)
         with gradio.Tab("Probability") as tab:
             add_scores(panels, sentence, tab)
-        with gradio.Tab("Tasks") as tab, gradio.Row():
-            with gradio.Column(min_width=360):
-                add_entities(panels, args.ner, tab)
-            with gradio.Column(min_width=360):
-                add_answers(panels, args.squad)
+        with gradio.Tab("Entities") as tab:
+            add_entities(panels, args.ner, tab)
         with gradio.Tab("Attention") as tab:
             add_attention(panels, sentence, tab)
     return page
@@ -197,24 +191,10 @@ def add_scores(panels: Panels, sentence: "gradio.Textbox", tab: "gradio.Tab") ->
 def add_entities(panels: Panels, name: str, tab: "gradio.Tab") -> None:
     import gradio
 
-    gradio.Markdown("## Entities of a sentence")
     sentence = gradio.Textbox(NAMES, label="Sentence with names", max_lines=4, elem_id="names")
     folder = gradio.Textbox(name, label="Folder that run_ner.py trained", max_lines=1, elem_id="ner")
     events = (tab.select,) if name else ()
     add_result("Find entities", "tag", "entities", panels.entities, [sentence, folder], events)
-
-
-def add_answers(panels: Panels, name: str) -> None:
-    import gradio
-
-    gradio.Markdown("## Answers from a text")
-    folder = gradio.Textbox(name, label="Folder that run_squad.py trained", max_lines=1, elem_id="squad")
-    question = gradio.Textbox(QUESTION, label="Question", max_lines=3, elem_id="question")
-    text = gradio.Textbox(TEXT, label="Text", lines=3, max_lines=12, elem_id="text")
-    may_be_none = gradio.Checkbox(label="The text may have no answer (models for SQuAD 2.0)", elem_id="may-be-none")
-    threshold = gradio.Slider(-20, 20, value=0, step=0.5, elem_id="threshold", label="Threshold of “no answer”")
-    inputs = [question, text, folder, may_be_none, threshold]
-    add_result("Find answers", "answer", "answers", panels.answers, inputs, (threshold.release,))
 
 
 def add_attention(panels: Panels, sentence: "gradio.Textbox", tab: "gradio.Tab") -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from types import MappingProxyType
 
-from elmo_gpt_bert.explorer.fine_tuned import Entity, Ranked, TaggedWord
+from elmo_gpt_bert.explorer.entities import Entity, TaggedWord
 from elmo_gpt_bert.explorer.language_models import Attention, Span
 from elmo_gpt_bert.explorer.neighbours import Neighbour
 from elmo_gpt_bert.explorer.surprisal import ScoredSentence, ScoredWord
@@ -167,7 +167,7 @@ def percent(probability: float) -> str:
     return f"{100 * probability:.2g}%" if 1e-4 <= probability < 0.995 else ("<0.01%" if probability < 0.5 else "100%")
 
 
-# Entities and answers
+# Entities
 
 
 def draw_entities(sentence: str, words: Sequence[TaggedWord], entities: Sequence[Entity]) -> str:
@@ -183,25 +183,6 @@ def draw_entities(sentence: str, words: Sequence[TaggedWord], entities: Sequence
         for word in words
     ]
     return f"{highlight(sentence, marks)}{found}{table(['Word', 'Best tags'], rows)}"
-
-
-def draw_answers(context: str, ranked: Ranked, threshold: float | None, n_best: int = 8) -> str:
-    """The text with the predicted answer in colour, and the n best answers."""
-    best, predicted = ranked.best(threshold), ranked.predict(threshold)
-    marks, verdict, odds = [], "No answer is in the text.", ""
-    if predicted is not ranked.null:
-        (share,) = (share for entry, share in best if entry is predicted)
-        marks = [((predicted.begin, predicted.end), HUES[2], f"{share:.1%}")]
-        verdict = f"Answer: {predicted.text}"
-    if threshold is not None:
-        comparison = "above" if ranked.null_odds > threshold else "not above"
-        odds = note(
-            f"“No answer” scores {ranked.null_odds:+.2f} relative to the best answer, {comparison} the threshold of "
-            f"{threshold:+.1f}."
-        )
-    rows = [[entry.text or "(no answer)", f"{share:.1%}", f"{entry.score:.2f}"] for entry, share in best[:n_best]]
-    heading = f'<p class="ex-verdict">{escape(verdict)}</p>{odds}'
-    return f"{heading}{highlight(context, marks)}{table(['Answer', 'Probability', 'Score'], rows)}"
 
 
 def highlight(text: str, marks: Sequence[tuple[Span, int, str]]) -> str:

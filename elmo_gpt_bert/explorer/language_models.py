@@ -86,7 +86,6 @@ def words_of(sentence: str, spans: list[Span] | None = None) -> list[str]:
 
     Raises ValueError for a text without a word, and for one that is too long.
     """
-    check_characters(sentence)
     spans = split_words(sentence) if spans is None else spans
     if not spans:
         raise InputError("The sentence is empty: write a few words.")
@@ -95,25 +94,6 @@ def words_of(sentence: str, spans: list[Span] | None = None) -> list[str]:
     if len(sentence) > LETTERS:
         raise InputError(f"The sentence has {len(sentence):,} characters: shorten it to {LETTERS:,} or fewer.")
     return [sentence[begin:end] for begin, end in spans]
-
-
-def check_characters(text: str) -> None:
-    """Raises ValueError for half a surrogate pair, which tokenizers cannot read."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"Character {error.start + 1} is half a surrogate pair: write the whole character."
-        ) from error
-
-
-def place_of(number: int | None, words: list[str]) -> int:
-    """The place, from 0 on, of the word with this number, from 1 on. Raises ValueError for one that is not there."""
-    if number is None:
-        raise InputError("No word is chosen: choose one of the sentence.")
-    if number not in range(1, len(words) + 1):
-        raise InputError(f"The sentence has no word {number}: it has words 1 to {len(words)}.")
-    return int(number) - 1
 
 
 # Attention
@@ -140,23 +120,13 @@ class Attention:
         return Attention(tokens, self.weights[inner][:, inner], self.ends[inner], share)
 
 
-def sizes(model: LanguageModel) -> tuple[int, int]:
-    """The numbers of layers and of heads."""
-    config = model.scorer.config
-    return config.num_hidden_layers, config.num_attention_heads
-
-
 @torch.no_grad()
 def attend(model: LanguageModel, sentence: str, layer: int, head: int | None) -> Attention:
     """The attention of a layer and a head, from 1 on; of head None, the mean of all heads.
 
-    Raises ValueError for a layer or head that the model does not have, and for a sentence that is empty or too long.
+    Raises ValueError for a sentence that is empty or too long.
     """
     words_of(sentence)
-    layers, heads = sizes(model)
-    for name, number, most in (("layer", layer, layers), ("head", 1 if head is None else head, heads)):
-        if number not in range(1, most + 1):
-            raise InputError(f"{model.name} has no {name} {number}: it has {name}s 1 to {most}.")
     inputs = model.scorer.tokenizer(sentence, return_tensors="pt")
     ids = inputs["input_ids"]
     model.check_length(ids.shape[1])

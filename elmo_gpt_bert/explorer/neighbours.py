@@ -52,24 +52,18 @@ class Neighbour:
     sense: str | None = None
 
 
+@lru_cache(maxsize=2)
 def read_index(path: str | None) -> Index:
     """The index of a text file, or of the sentences in elmo_gpt_bert/analysis/word_senses.tsv if there is none.
 
-    Sentences of more than 60 words are left out, and all after the first 10,000 words. Raises OSError for a file that
-    cannot be read, and ValueError for one without a sentence.
+    Sentences of more than 60 words are left out, and all after the first 10,000 words. A file is read once, even if it
+    changes. Raises OSError for a file that cannot be read, and ValueError for one without a sentence.
     """
-    if path is not None and not Path(path).is_file():
-        raise MissingFileError(f"{path}: no such file. Name a text file of sentences.")
-    status = Path(path or LABELLED).stat()
-    return _read_index(path, status.st_mtime_ns, status.st_size)
-
-
-@lru_cache(maxsize=2)
-def _read_index(path: str | None, changed: int, size: int) -> Index:
-    """`changed` and `size` are only there to read a changed file again."""
     if path is None:
         labelled = read_labelled(LABELLED)
         return Index([each.words for each in labelled], True, labelled)
+    if not Path(path).is_file():
+        raise MissingFileError(f"{path}: no such file. Name a text file of sentences.")
     sentences, words, is_whole = [], 0, True
     for sentence in chain.from_iterable(map(split_sentences, read_documents(Path(path)))):
         tokens = [sentence[slice(*span)] for span in split_words(sentence)]

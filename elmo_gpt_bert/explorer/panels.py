@@ -10,13 +10,12 @@ from typing import Any
 
 import modeling
 from elmo_gpt_bert.explorer import drawing
-from elmo_gpt_bert.explorer.fine_tuned import answer, entities_of, load_answerer, load_tagger, tag_words
+from elmo_gpt_bert.explorer.entities import entities_of, load_tagger, tag_words
 from elmo_gpt_bert.explorer.language_models import (
     FAMILIES,
     LanguageModel,
     attend,
     load_language_model,
-    place_of,
     words_of,
 )
 from elmo_gpt_bert.explorer.neighbours import find_neighbours, read_index, sense_accuracies
@@ -83,7 +82,9 @@ class Panels:
     def neighbours(self, sentence: str, number: int | None, same_word: bool, index_file: str) -> str:
         """The neighbours of the word with this number, in the columns of all models."""
         words = words_of(sentence)
-        place, index = place_of(number, words), read_index(self.readable_name(index_file) or None)
+        if number is None:
+            raise InputError("No word is chosen: choose one of the sentence.")
+        place, index = number - 1, read_index(self.readable_name(index_file) or None)
         size = f"The index has {sum(map(len, index.sentences)):,} words in {len(index.sentences):,} sentences"
         rest = "." if index.is_whole else ": long sentences, and what follows in the file, are left out."
 
@@ -111,12 +112,6 @@ class Panels:
         words_of(sentence)
         words = tag_words(load_tagger(self.readable_name(name)), sentence)
         return drawing.draw_entities(sentence, words, entities_of(sentence, words))
-
-    @shown
-    def answers(self, question: str, context: str, name: str, may_be_none: bool, threshold: float) -> str:
-        """The answers to the question; "no answer" is one of them if `may_be_none`."""
-        ranked = answer(load_answerer(self.readable_name(name)), question, context)
-        return drawing.draw_answers(context, ranked, threshold if may_be_none else None)
 
     def attention(self, family: str, sentence: str, layer: int, head: int, with_ends: bool = True) -> str:
         """The attention of one model; head 0 is the mean of all heads."""

@@ -1,4 +1,4 @@
-"""The metrics, each an `evaluate` module in a file, so that a run needs neither a server nor a cache for them."""
+"""The metrics: plain functions, and GLUE's also as an `evaluate` module, which needs neither a server nor a cache."""
 
 import importlib
 import tempfile

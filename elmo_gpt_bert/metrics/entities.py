@@ -1,24 +1,13 @@
-"""Entity precision, recall and F1, as counted by conlleval, the script of CoNLL's shared tasks of 2000 to 2003."""
+"""Entity precision, recall and F1, as counted by conlleval, the script of CoNLL's shared tasks of 2000 to 2003.
+
+An entity is right if its first word, its last word and its type are right (Tjong Kim Sang and De Meulder 2003,
+https://aclanthology.org/W03-0419, section 2.4). Malformed sequences, which models without a CRF can predict, have
+entities too: I-PER after O begins one; I-LOC after I-PER ends one and begins another.
+"""
 
 from collections import Counter
 from functools import cache
 
-import datasets
-import evaluate
-
-
-DESCRIPTION = """\
-An entity is right if its first word, its last word and its type are right (Tjong Kim Sang and De Meulder 2003, section
-2.4). f1, precision and recall are over all entities, accuracy is over words. f1_TYPE, precision_TYPE, recall_TYPE and
-number_TYPE, the number of entities in the references, are those of one type. A ratio with a denominator of 0 is 0.
-Malformed sequences, which models without a CRF can predict, have entities too: I-PER after O begins one; I-LOC after
-I-PER ends one and begins another.
-"""
-CITATION = "Tjong Kim Sang and De Meulder 2003, https://aclanthology.org/W03-0419"
-INPUTS = """\
-predictions, references: for each sentence, the list of its words' tags: O, B-PER, I-PER, E-PER, S-PER, or the brackets
-that conlleval also reads.
-"""
 
 # The rules endOfChunk and startOfChunk of conlleval (version of 2004-01-26). It has no rules for S, nor for B after E;
 # these are from its later copies for BIOES. Brackets are entities of one word.
@@ -57,7 +46,11 @@ def _step(previous: str, tag: str) -> tuple[bool, bool, str]:
 
 
 def entity_scores(predictions: list[list[str]], references: list[list[str]]) -> dict[str, float]:
-    """f1, precision, recall and accuracy over all types; then f1_TYPE, precision_TYPE, recall_TYPE and number_TYPE.
+    """f1, precision and recall over all entities, and accuracy over words; then f1_TYPE, precision_TYPE, recall_TYPE
+    and number_TYPE, the number of entities in the references. A ratio with a denominator of 0 is 0.
+
+    Of each sentence the tags of its words are given: O, B-PER, I-PER, E-PER, S-PER, or the brackets that conlleval
+    also reads.
 
     Raises ValueError if a sentence has more or fewer predictions than references, and for a string that is no tag.
     """
@@ -95,19 +88,3 @@ def _ratios(right: int, predicted: int, present: int) -> dict[str, float]:
         "precision": right / predicted if predicted else 0.0,
         "recall": right / present if present else 0.0,
     }
-
-
-class Entities(evaluate.Metric):
-    """`evaluate.load("elmo_gpt_bert/metrics/entities.py").compute(predictions=..., references=...)`."""
-
-    def _info(self) -> evaluate.MetricInfo:
-        tags = datasets.Sequence(datasets.Value("string"))
-        return evaluate.MetricInfo(
-            description=DESCRIPTION,
-            citation=CITATION,
-            inputs_description=INPUTS,
-            features=datasets.Features({"predictions": tags, "references": tags}),
-        )
-
-    def _compute(self, predictions: list[list[str]], references: list[list[str]]) -> dict[str, float]:
-        return entity_scores(predictions, references)

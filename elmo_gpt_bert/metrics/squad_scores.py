@@ -1,7 +1,22 @@
 """The scores of answers to questions, computed from plain texts as by the official scorers of SQuAD 1.1 and 2.0, and
 by that of CMRC 2018, version 5.
 
-This module needs only NumPy. squad.py is the `evaluate` metric that uses it and describes the scores.
+Exact match is the share of answers that equal a reference; F1 is the overlap of their words. Both are taken with the
+best of a question's references (Rajpurkar et al. 2016, arXiv 1606.05250, section 6.1), in per cent. Case, ASCII
+punctuation, articles and the amount of space do not count.
+
+The versions differ as the official scorers do. In 2.0 (Rajpurkar, Jia and Liang 2018, arXiv 1806.03822), "" is the
+prediction that there is no answer. References that consist only of articles and punctuation are left out; if no
+reference remains, "" is right. In 1.1 they stay, and a prediction that is empty in the same way has an exact match of
+1 and an F1 of 0.
+
+CMRC 2018 (Cui et al. 2019, arXiv 1810.07366, section 3.3) is in Chinese, where no spaces part words. Case and most
+punctuation do not count, articles do and, in exact match, spaces within an answer. The units of F1 are single Chinese
+characters and, between them, the words that NLTK's word_tokenize (version 3.10) finds; the ends of English sentences
+within an answer are found by a simpler rule. What two answers share is the longest run of units that both hold, not a
+bag.
+
+This module needs only NumPy.
 """
 
 import re
@@ -122,7 +137,8 @@ def _mark(prediction: str, references: Collection[str]) -> tuple[float, float]:
 
 
 def squad2_scores(marks: Marks, threshold: float | None = None) -> dict[str, float]:
-    """exact, f1 and total over all questions, with (HasAns_) and without answers (NoAns_).
+    """exact, f1 and total over all questions, with (HasAns_) and without answers (NoAns_). A group without questions
+    has no scores.
 
     A prediction counts as "" if its no_answer is above the threshold.
     """
@@ -140,6 +156,9 @@ def squad2_scores(marks: Marks, threshold: float | None = None) -> dict[str, flo
 
 
 def best_thresholds(marks: Marks) -> dict[str, float]:
+    """best_exact and best_f1: the scores if "" is predicted for every question whose no_answer is above
+    best_exact_thresh or best_f1_thresh.
+    """
     best = {}
     for name, marked in (("exact", marks.exact), ("f1", marks.f1)):
         best[f"best_{name}"], best[f"best_{name}_thresh"] = find_best_thresh(marked, marks)

@@ -10,10 +10,10 @@
 models and data of the papers. `verify` first compares what published weights compute with what other code computes.
 Each step is a command of one of the other scripts, as a user would type it. A step that has finished is not run
 again; one that was stopped resumes. A step that fails is reported, and the others go on.
-OUTPUT_DIR/TABLE, or OUTPUT_DIR/paper/TABLE, receives record.json with what all runs have measured; and table.md,
-table.csv and table.png. Each run has a folder with its metrics.json, in OUTPUT_DIR/TABLE
-or, for all tables of the papers, in OUTPUT_DIR/paper/runs. `--record FILE` writes the record to another file, too. If
-that file is there already, its runs, which may be another machine's, count as finished.
+OUTPUT_DIR/TABLE, or OUTPUT_DIR/paper/TABLE, receives record.json with what all runs have measured; and table.md and
+table.csv. Each run has a folder with its metrics.json, in OUTPUT_DIR/TABLE or, for all tables of the papers, in
+OUTPUT_DIR/paper/runs. `--record FILE` writes the record to another file, too. If that file is there already, its runs,
+which may be another machine's, count as finished.
 """
 
 import argparse

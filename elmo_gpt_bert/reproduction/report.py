@@ -1,4 +1,4 @@
-"""What the finished runs of a table have measured: a record of it, and a table in markdown and CSV, and a plot.
+"""What the finished runs of a table have measured: a record of it, and a table in markdown and CSV.
 
 A record is one JSON file without paths of this machine:
 
@@ -26,14 +26,13 @@ from typing import Any
 
 from scipy.stats import t
 
-from elmo_gpt_bert.analysis.frame import png
 from elmo_gpt_bert.training.errors import InputError, UserError
-from elmo_gpt_bert.training.files import read_json, write_bytes, write_text
+from elmo_gpt_bert.training.files import read_json, write_text
 from elmo_gpt_bert.training.output_folder import METRICS
 from elmo_gpt_bert.training.results import RUN_KEYS, read_record, read_results
 
 from .runner import Step, content_digests, is_finished
-from .tables import MODELS, Flag, Line, Place, Published, Table, places
+from .tables import MODELS, Flag, Line, Place, Table, places
 
 
 DASH = "–"
@@ -158,13 +157,11 @@ def scores(table: Table, record: Mapping[str, Any]) -> Values:
 
 
 def write_report(table: Table, record: Mapping[str, Any], folder: Path) -> str:
-    """Writes table.md, table.csv and table.png; returns the markdown."""
+    """Writes table.md and table.csv; returns the markdown."""
     values = scores(table, record)
     text = markdown(table, record, values)
     write_text(folder / "table.md", text)
     write_text(folder / "table.csv", comma_separated(table, values))
-    if values:
-        draw(table, values, folder / "table.png")
     return text
 
 
@@ -205,21 +202,13 @@ def not_run(table: Table, record: Mapping[str, Any]) -> dict[tuple[Line, str], s
     return {(cell.line, cell.column): f"{DASH} `{row.name}`" for row in rows for cell in row.cells}
 
 
-def compared(table: Table, values: Values) -> list[tuple[Published, str]]:
-    """The figures that a score of ours is compared with, and the columns of these scores."""
-    return [
-        (figure, ours)
-        for ours, theirs in table.comparisons.items()
-        for figure in table.published
-        if figure.column == theirs and (figure.line, ours) in values
-    ]
-
-
 def verdicts(table: Table, values: Values) -> dict[tuple[Line, str], str]:
     """(line, title of a column of verdicts) -> the verdict, where we have a score and they have a figure."""
     return {
         (figure.line, f"{VERDICT}: {ours}"): verdict(values[figure.line, ours], figure.value)
-        for figure, ours in compared(table, values)
+        for ours, theirs in table.comparisons.items()
+        for figure in table.published
+        if figure.column == theirs and (figure.line, ours) in values
     }
 
 
@@ -266,33 +255,3 @@ def comma_separated(table: Table, values: Values) -> str:
             if figure.line == line:
                 writer.writerow([*line, figure.column, figure.value, "", "published", ""])
     return content.getvalue()
-
-
-def draw(table: Table, values: Values, path: Path) -> None:
-    """Writes a PNG with a bar for each cell that has run, its deviation, and the figure it is compared with."""
-    from matplotlib import colormaps
-    from matplotlib.figure import Figure  # not pyplot, which would choose a window system
-
-    lines = [line for line in table.lines if any((line, column) in values for column in table.columns)]
-    columns = [column for column in table.columns if any((line, column) in values for line in lines)]
-    height = 0.8 / len(columns)
-    figure = Figure(figsize=(8, 1 + 0.2 * len(lines) * (len(columns) + 1)), layout="constrained")
-    axes = figure.add_subplot(title=table.title)
-    axes.set_prop_cycle(color=colormaps["tab10" if len(columns) <= 10 else "tab20"].colors)
-    for number, column in enumerate(columns):
-        cells = {place: values[line, column] for place, line in enumerate(lines) if values.get((line, column))}
-        places = [place + (number + 0.5) * height - 0.4 for place in cells]
-        means = [fmean(cell) for cell in cells.values()]
-        deviations = [stdev(cell) if len(cell) > 1 else math.nan for cell in cells.values()]
-        axes.barh(places, means, height, xerr=deviations, capsize=2, label=column)
-    published = [
-        (figure.value, lines.index(figure.line) + (columns.index(ours) + 0.5) * height - 0.4)
-        for figure, ours in compared(table, values)
-    ]
-    if published:
-        axes.plot(*zip(*published, strict=True), "kD", markersize=4, label="published")
-    axes.set_yticks(range(len(lines)), [", ".join(line) for line in lines], fontsize=8)
-    axes.set_ylim(len(lines) - 0.5, -0.5)  # from top to bottom
-    axes.grid(axis="x", alpha=0.3)
-    figure.legend(fontsize=8, ncols=3, loc="outside lower center")
-    write_bytes(path, png(figure))

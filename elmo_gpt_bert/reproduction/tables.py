@@ -1,6 +1,5 @@
 """What a table is, and the tables of tables.yaml: rows that are runs of the scripts, cells, and published figures."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -122,21 +121,6 @@ class Table:
     budget: Budget = "small"
     comparisons: Mapping[str, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        earlier: set[str] = set()
-        for row in self.rows:
-            if not re.fullmatch(r"[a-z0-9_]+(/[a-z0-9_]+)*", row.name):
-                raise InputError(f"{self.name}: {row.name} is no name of a folder")
-            if not row.needs <= earlier:
-                raise InputError(f"{row.name} needs {row.needs - earlier}: rows before it, without seeds")
-            earlier |= set() if row.seeded else {row.name}
-            for cell in row.cells:
-                if len(cell.line) != len(self.heads) or cell.column not in self.columns:
-                    raise InputError(f"{row.name}: the table has no cell {cell.line}, {cell.column}")
-        for ours, theirs in self.comparisons.items():
-            if ours not in self.columns or theirs not in self.published_columns:
-                raise InputError(f"{self.name}: no columns {ours} and {theirs}")
-
     @property
     def folder(self) -> str:
         """Of the results, below the folder of all tables."""
@@ -173,12 +157,9 @@ def read_tables(path: Path) -> tuple[dict[Budget, dict[str, str]], dict[str, dic
     """The models that a user can replace, and the tables by name and budget."""
     content = yaml.load(read_text(path), LOADER)
     tables: dict[str, dict[Budget, Table]] = {}
-    try:
-        runs = read_rows(content["runs"], {})
-        for name, budgets in content["tables"].items():
-            tables[name] = {budget: read_table(name, budget, entry, runs) for budget, entry in budgets.items()}
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{path}, after {', '.join(tables)}: a key is missing or unknown: {error}") from error
+    runs = read_rows(content["runs"], {})
+    for name, budgets in content["tables"].items():
+        tables[name] = {budget: read_table(name, budget, entry, runs) for budget, entry in budgets.items()}
     return content["models"], tables
 
 
@@ -211,13 +192,7 @@ def read_row(entry: Entry, known: Mapping[str, Row]) -> Row:
     flags, more = dict(base.flags), entry.get("flags", {})
     for part in more if isinstance(more, list) else [more]:
         flags |= {name: read_flag(value) for name, value in part.items()}
-    line, scores = tuple(entry.get("line", ())), entry.get("scores", {})
-    if bool(line) != bool(scores):
-        raise InputError(f"{FILE}, {entry}: a row that has a line needs scores, and the other way round")
-    for text in (*line, *scores, *scores.values()):
-        if not isinstance(text, str):
-            raise InputError(f"{FILE}, {entry}: {text!r} is no text; put it into quotes")
-    cells = tuple(Cell(line, column, metric) for column, metric in scores.items())
+    cells = tuple(Cell(tuple(entry["line"]), column, metric) for column, metric in entry.get("scores", {}).items())
     changes = {key: value for key, value in entry.items() if key not in ("run", "flags", "line", "scores")}
     return replace(base, flags=flags, cells=cells, **changes)
 
@@ -269,10 +244,7 @@ def fill(value: Any, names: Names) -> Any:
         return value
     if value.startswith("$") and value[1:] in names:
         return names[value[1:]]
-    try:
-        return Template(value).substitute(names)
-    except (KeyError, ValueError) as error:
-        raise InputError(f"{FILE}: {value}: {error}; `each` has {', '.join(names) or 'no names'}") from error
+    return Template(value).substitute(names)
 
 
 MODELS, TABLES = read_tables(FILE)

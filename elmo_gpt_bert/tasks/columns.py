@@ -15,7 +15,6 @@ from elmo_gpt_bert.training.errors import InputError, Parameter
 # A line with one of these in the first column begins a document; BREAK only does so between sentences. CoNLL-2003 uses
 # DOCUMENT, which conlleval counts as a word outside entities. It takes BREAK for the end of a sentence.
 DOCUMENT, BREAK = "-DOCSTART-", "-X-"
-TAG = re.compile("O|[BIMES](-.+)?")  # M is another name for I, in BMES
 TEXT_COLUMN = Parameter("text_column", "text_column_name")
 LABEL_COLUMN = Parameter("label_column", "label_column_name")
 
@@ -112,22 +111,3 @@ def _positions(
             " give other columns by their numbers",
         )
     return tuple(positions)
-
-
-def look_tagged(lines: Iterable[str]) -> bool:
-    """Whether these are lines of columns whose last holds tags of entities. One line that does not fit is enough to
-    say no.
-
-    Prefixes alone are not enough to say yes, because lines of text may all end with the word "I": some tag must be O
-    or have a type.
-    """
-    width, typed, rows = 0, False, 0
-    for row in map(split_columns, lines):
-        if not row or row[0] in (DOCUMENT, BREAK):
-            continue
-        width = width or len(row)
-        if width == 1 or len(row) != width or not TAG.fullmatch(row[-1]):
-            return False
-        typed = typed or row[-1] == "O" or "-" in row[-1]
-        rows += 1
-    return typed and rows > 1

@@ -16,11 +16,11 @@ from elmo_gpt_bert.explorer import __main__ as app
 from elmo_gpt_bert.explorer.panels import Panels
 from tests.support.analysis_sample import TEXT
 from tests.support.pairs_sample import write_bert, write_bilm, write_gpt
-from tests.tools.test_explorer import write_answerer, write_tagger
+from tests.tools.test_explorer import write_tagger
 
 
 SENTENCE = "is the plot not a dull film ?"
-TABS = ("Context", "Probability", "Tasks", "Attention")
+TABS = ("Context", "Probability", "Entities", "Attention")
 WAIT, PAUSE = 120_000, 200  # milliseconds; a busy machine is slow
 
 # The lowest contrast of the text of an element to the colour behind it, as WCAG defines it, over what is visible.
@@ -73,7 +73,7 @@ def browser() -> Iterator[Browser]:
 def folder(tmp_path_factory) -> Path:
     """Tiny models, all with random weights, and an index."""
     folder = tmp_path_factory.mktemp("models")
-    for write in (write_bilm, write_gpt, write_bert, write_answerer):
+    for write in (write_bilm, write_gpt, write_bert):
         write(folder)
     write_tagger(folder / "tagger", ["O", "B-PER", "I-PER", "B-WORK", "I-WORK"])
     (folder / "index.txt").write_text(TEXT, encoding="utf-8")
@@ -85,7 +85,7 @@ def url(folder) -> Iterator[str]:
     """The address of the page, which is served until the last test."""
     os.environ["GRADIO_TEMP_DIR"] = str(folder / "uploads")
     models = ["--elmo", f"{folder}/elmo", "--gpt", f"{folder}/gpt", "--bert", f"{folder}/bert"]
-    models += ["--ner", f"{folder}/tagger", "--squad", f"{folder}/answerer"]
+    models += ["--ner", f"{folder}/tagger"]
     page = app.start(app.parse([*models, "--index_file", f"{folder}/index.txt"]))
     yield page.local_url
     page.close()
@@ -174,7 +174,6 @@ def fill_everything(page: Page) -> None:
         (0, "Find neighbours", "#neighbours"),
         (1, "Compute probabilities", "#scores"),
         (2, "Find entities", "#entities"),
-        (2, "Find answers", "#answers"),
         (3, "Show GPT's attention", "#gpt-attention"),
         (3, "Show BERT's attention", "#bert-attention"),
     ]:
@@ -254,25 +253,11 @@ def test_bars_and_the_preferred_sentence_are_those_of_the_panels(page, panels):
     expect(page.get_by_text("Prefers")).to_have_count(0)
 
 
-def test_entities_and_answers_are_those_of_the_fine_tuned_folders_and_the_slider_moves_the_threshold(
-    page, panels, folder
-):
+def test_entities_are_those_of_the_fine_tuned_folder(page, panels, folder):
     open_tab(page, 2)
     page.get_by_label("Sentence with names").fill(SENTENCE)
     page.get_by_role("button", name="Find entities").click()
     assert_shown(page, "entities", panels.entities(SENTENCE, f"{folder}/tagger"))
-    page.get_by_label("Question").fill("is the film good ?")
-    text = "the film is good . the plot is not bad ."
-    page.get_by_label("Text", exact=True).fill(text)
-    page.get_by_label("The text may have no answer").check()
-    for threshold in (20, -20):
-        slider = page.get_by_label(re.compile("number input for .*Threshold"))
-        slider.fill(str(threshold))
-        slider.press("Tab")
-        page.get_by_role("button", name="Find answers").click()
-        html = panels.answers("is the film good ?", text, f"{folder}/answerer", True, threshold)
-        assert ("No answer is in the text." in html) == (threshold == -20)
-        assert_shown(page, "answers", html)
 
 
 def test_tables_have_lines_below_their_rows_and_nowhere_else(page):
@@ -307,15 +292,14 @@ def test_attention_is_that_of_the_chosen_layer_and_head(page, panels):
 
 def test_mistakes_are_sentences_in_the_page(page, folder):
     open_tab(page, 2)
-    for box, button, shown, mistakes in [
-        ("Folder that run_ner.py trained", "Find entities", "#entities", (f"{folder}/gpt", "/nowhere", "")),
-        ("Folder that run_squad.py trained", "Find answers", "#answers", (f"{folder}/bert", "/nowhere", "")),
+    for mistake, message in [
+        (f"{folder}/gpt", "did not train: name a folder that run_ner.py trained"),
+        ("/nowhere", "/nowhere: no such folder"),
+        ("", "No model is named"),
     ]:
-        messages = ("did not train: name a folder that it trained", "/nowhere: no such folder", "No model is named")
-        for mistake, message in zip(mistakes, messages, strict=True):
-            page.get_by_label(box).fill(mistake)
-            page.get_by_role("button", name=button).click()
-            expect(page.locator(f"{shown} [role=alert]")).to_contain_text(message)
+        page.get_by_label("Folder that run_ner.py trained").fill(mistake)
+        page.get_by_role("button", name="Find entities").click()
+        expect(page.locator("#entities [role=alert]")).to_contain_text(message)
     open_tab(page, 0)
     page.get_by_label("Index: a text file of sentences").fill("/nowhere.txt")
     page.get_by_label("film", exact=True).check()

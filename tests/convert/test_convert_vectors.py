@@ -299,11 +299,11 @@ def test_words_are_counted_in_columns_and_in_text(texts):
 
 EU = "EU NNP I-NP I-ORG\nrejects VBZ I-VP O\nGerman JJ I-NP I-MISC\n\n. . O O\n"
 COLUMNS = {
-    "eng.train": ("-DOCSTART- -X- O O\n\n" + EU, ["EU", "rejects", "German", "."]),
-    "train.txt": (EU, ["EU", "rejects", "German", "."]),
-    "wnut.txt": ("New York\tB-location\n's\tO\n\t\nit's\tO\n", ["New York", "'s", "it's"]),
-    "windows.tsv": ("\ufeffEU B-ORG\r\nthe O\r\n", ["EU", "the"]),
-    "bioes": ("-X- O O\n\nLeeds S-LOC B-LOC\nin O O\n", ["Leeds", "in"]),
+    "eng.train.conll": ("-DOCSTART- -X- O O\n\n" + EU, ["EU", "rejects", "German", "."]),
+    "wnut.CONLL": ("New York\tB-location\n's\tO\n\t\nit's\tO\n", ["New York", "'s", "it's"]),
+    "windows.iob2": ("\ufeffEU B-ORG\r\nthe O\r\n", ["EU", "the"]),
+    "leeds.bio": ("-X- O O\n\nLeeds B-LOC B-LOC\nin O O\n", ["Leeds", "in"]),
+    "train.char.bmes": ("海 B-LOC\n南 E-LOC\n\n人 O\n", ["海", "南", "人"]),
     "words.conll": ("EU\nrejects\n\n.\n", ["EU", "rejects", "."]),
     "pos.conll": ("EU\tPROPN\nit's\tX\n", ["EU", "it's"]),
 }
@@ -311,44 +311,31 @@ COLUMNS = {
 
 @pytest.mark.parametrize("compressed", [False, True], ids=["plain", "gzip"])
 @pytest.mark.parametrize("name", COLUMNS)
-def test_columns_are_told_by_their_content(name, compressed, tmp_path):
+def test_columns_are_told_by_the_end_of_their_name(name, compressed, tmp_path):
     text, words = COLUMNS[name]
-    (tmp_path / name).write_bytes(gzip.compress(text.encode()) if compressed else text.encode())
-    assert count_words([tmp_path / name]) == dict.fromkeys(words, 1)
+    path = tmp_path / (f"{name}.gz" if compressed else name)
+    path.write_bytes(gzip.compress(text.encode()) if compressed else text.encode())
+    assert count_words([path]) == dict.fromkeys(words, 1)
 
 
-RUNNING = {
-    "a poem": "so do I\nas did I\n",
-    "a word a line": "EU\n\nO\nO\n",
-    "one line": "vitamin B-12\n",
-    "tabs between words": "a\tfilm\tO\nthat\tI saw\tas well\n",
-    "SST-2": "sentence\tlabel\nhide new secretions \t0\n",
-    "CoLA": "gj04\t1\t\tThe more , the worse\ngj04\t0\t*\tOf B\n",
-    "parts of speech": "From\tADP\nAP\tPROPN\n\nThis\tDET\n",
-    "csv": "id,label\n1,O\n2,B\n",
-    "ends like columns": "the O\nthe whole O\n",
-}
+@pytest.mark.parametrize("name", ["eng.train", "train.txt", "a.tsv", "conll"])
+def test_files_of_other_names_are_text(name, tmp_path):
+    (tmp_path / name).write_text(EU, encoding="utf-8")
+    assert count_words([tmp_path / name]) == Counter(ElmoTokenizer().tokenize(EU))
 
 
-@pytest.mark.parametrize("text", RUNNING.values(), ids=RUNNING)
-def test_other_texts_are_not_taken_for_columns(text, tmp_path):
-    (tmp_path / "a.txt").write_text(text, encoding="utf-8")
-    assert count_words([tmp_path / "a.txt"]) == Counter(ElmoTokenizer().tokenize(text))
-
-
-def test_the_words_of_published_columns_are_those_that_run_ner_reads(data, tmp_path):
+def test_the_words_of_published_columns_are_those_that_run_ner_reads(data):
     path = data / "ner" / "wnut17" / "train.conll"
     if not path.is_file():
         pytest.skip(f"no data at {path}")
-    (tmp_path / "train.txt").write_bytes(path.read_bytes())
     sentences = read_files({"train": str(path)})[1]["train"]["words"]
-    assert count_words([tmp_path / "train.txt"]) == Counter(word for words in sentences for word in words)
+    assert count_words([path]) == Counter(word for words in sentences for word in words)
 
 
 def test_a_mistake_in_columns_is_one_error_with_its_line(tmp_path):
-    (tmp_path / "eng.train").write_text(EU * 40 + "two columns\n")
-    with pytest.raises(ValueError, match="eng.train:201: 2 columns instead of 4"):
-        count_words([tmp_path / "eng.train"])
+    (tmp_path / "eng.conll").write_text(EU * 40 + "two columns\n")
+    with pytest.raises(ValueError, match="eng.conll:201: 2 columns instead of 4"):
+        count_words([tmp_path / "eng.conll"])
 
 
 def test_the_text_of_json_is_in_its_strings(tmp_path):
@@ -367,15 +354,6 @@ def test_half_a_surrogate_pair_in_json_is_one_clear_error(tmp_path):
 def test_json_is_known_by_its_name_in_capitals_and_compressed_too(tmp_path, name, compress):
     (tmp_path / name).write_bytes(compress(b'{"text": "Caf\\u00e9"}'))
     assert count_words([tmp_path / name]) == {"text": 1, "Café": 1}
-
-
-@pytest.mark.slow
-def test_a_small_text_that_unpacks_to_one_huge_line_is_refused_before_it_fills_the_memory(path):
-    with gzip.open(path, "wb", compresslevel=1) as file:
-        for _ in range(300):
-            file.write(bytes(1 << 20))
-    with pytest.raises(ValueError, match="line 1 has more than 268,435,456 bytes"):
-        count_words([path])
 
 
 def test_words_of_the_texts_keep_their_vectors_as_they_are_or_in_lower_case(texts, path, checkpoint, tmp_path):
@@ -403,10 +381,10 @@ def test_without_vectors_the_texts_words_get_some_to_be_learned(texts, tmp_path)
 # Bad input
 
 
-def claims(size: int = 4, buckets: int = 11, longest: int = 5) -> bytes:
+def claims(size: int = 4, buckets: int = 11) -> bytes:
     """A fastText model whose first numbers say something else than the rest of it."""
     content = fasttext_model()[0]
-    return content[:8] + struct.pack("<12i", size, 5, 5, 1, 5, 1, 2, 2, buckets, 3, longest, 100) + content[56:]
+    return content[:8] + struct.pack("<12i", size, 5, 5, 1, 5, 1, 2, 2, buckets, 3, 5, 100) + content[56:]
 
 
 LONG = 2000  # characters, more than an error has
@@ -450,17 +428,24 @@ FILES = {
         ValueError,
         "17 rows of 4 numbers, for 7 words of 4",
     ),
-    "a size that no vector has": (b"3 50000000000\nthe 1 2\n", ValueError, "a vector has 50000000000 numbers, but it"),
-    "more words than bytes": (b"50000000000 2\nthe 1 2\n", ValueError, "1 words, but .* says 50000000000"),
-    "more binary words than bytes": (b"50000000000 2\nthe \x80\0\0\0\0\0\0\0", OSError, "vectors is cut short"),
-    "a size beyond all integers": (b"3 " + b"9" * 20 + b"\nthe 1\n", ValueError, "a vector has 9{20} numbers"),
-    "a word without an end": (b"3 2\nthe " + b"\x80" * 70_000, OSError, "a word of more than 65,536 bytes"),
-    "a line without an end": (b"the 1" + bytes(2 << 20), ValueError, "line 1 has more than 1,048,576 bytes"),
-    "a line without an end, later": (in_text() + b"1" * (2 << 20), ValueError, "line 8 has more than 1,048,576 bytes"),
-    "a fastText model without numbers": (claims(size=0), ValueError, "a vector has 0 numbers"),
-    "a fastText model of huge vectors": (claims(size=2**31 - 1), ValueError, "a vector has 2147483647 numbers"),
-    "a fastText model of subwords in no bucket": (claims(buckets=0), ValueError, "subwords of 5 characters, in 0 "),
-    "a fastText model of long subwords": (claims(longest=10**9), ValueError, "subwords of 1000000000 characters"),
+    "a size that no vector has": (b"3 500000000\nthe 1 2\n", ValueError, "line 2 has 2 numbers .*, not 500000000"),
+    "a size of 0": (b"3 0\nthe 1 2\n", ValueError, "line 2 has 2 numbers after the word, not any"),
+    "more words than bytes": (b"500000000 2\nthe 1 2\n", ValueError, "1 words, but .* says 500000000"),
+    "more binary words than bytes": (b"500000000 2\nthe \x80\0\0\0\0\0\0\0", OSError, "vectors is cut short"),
+    "a size beyond all integers": (b"3 " + b"9" * 20 + b"\nthe 1 2\n", ValueError, "line 2 has 2 numbers"),
+    "a word without an end": (b"3 2\nthe " + b"\x80" * 70_000, OSError, "vectors is cut short or damaged"),
+    "a line without an end": (b"the 1" + bytes(2 << 20), ValueError, "line 1 has no line feed at its end"),
+    "a fastText model without numbers": (claims(size=0), ValueError, "is damaged: vectors of 0 numbers"),
+    "a fastText model of huge vectors": (
+        claims(size=2**31 - 1),
+        ValueError,
+        "18 rows of 4 numbers, for 7 words of 21",
+    ),
+    "a fastText model of subwords in no bucket": (
+        claims(buckets=0),
+        ValueError,
+        "is damaged: .* subwords in 0 buckets",
+    ),
     "gzip cut": (gzip.compress(in_text())[:-20], OSError, "vectors is cut short or damaged"),
     "gzip damaged": (gzip.compress(in_text())[:-8] + b"12345678", OSError, "vectors is cut short or damaged"),
 }
@@ -476,18 +461,6 @@ def test_a_file_that_is_missing_damaged_or_no_vectors_is_one_clear_error(content
     assert {entry.name for entry in tmp_path.iterdir()} <= {"vectors", "config.json"}
 
 
-def test_a_small_file_that_unpacks_to_one_huge_line_stays_small_in_memory(path):
-    path.write_bytes(gzip.compress(b"the " + b"1" * (64 << 20), compresslevel=1))
-    tracemalloc.start()
-    try:
-        with pytest.raises(ValueError, match="line 1 has more than"):
-            read_vectors(path)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert path.stat().st_size < 1 << 20 and peak < 16 << 20
-
-
 CALLS = {
     "nothing to read": ({"vectors": None}, "give vectors or texts"),
     "another size": ({"size": 5}, "^size 5, but the vectors of .* have 4 numbers"),
@@ -497,10 +470,6 @@ CALLS = {
     "a text that is not UTF-8": ({"texts": ["latin.txt"]}, "latin.txt: line 2 is not text: 'utf-8' codec"),
     "a text cut short": ({"texts": ["cut.txt.gz"]}, "cut.txt.gz is cut short or damaged"),
     "vectors without numbers": ({"vectors": None, "texts": ["other.txt"], "size": 0}, "^size 0"),
-    "vectors of more numbers than any": (
-        {"vectors": None, "texts": ["other.txt"], "size": 10**11},
-        "^size 100000000000 ",
-    ),
     "words too rare": ({"vectors": None, "texts": ["other.txt"]}, "no word of texts occurs as often as min_count 2"),
 }
 

@@ -42,11 +42,14 @@ def test_packed_rows_do_not_leak_into_each_other(attention, way, tmp_path, monke
 
 @pytest.mark.slow
 def test_flex_attention_gives_the_stock_models_outputs(tmp_path):
-    stock, ours = pair("ForSequenceClassification", tmp_path)
+    """In code that torch compiles, so in one layer, which computes every token."""
+    stock, ours = pair("ForTokenClassification", tmp_path, num_hidden_layers=1)
     ours.set_attn_implementation("flex_attention")
     inputs = batch()
-    with torch.no_grad():
-        torch.testing.assert_close(ours(**inputs).logits, stock(**inputs).logits, atol=1e-5, rtol=1e-5)
+    # A thread: helpers would each import torch.
+    with torch.no_grad(), torch._inductor.config.patch(compile_threads=1):
+        found, real = ours(**inputs).logits, inputs["attention_mask"].bool()
+    torch.testing.assert_close(found[real], stock(**inputs).logits[real], atol=1e-5, rtol=1e-5)
 
 
 def test_padding_never_answers_a_question(tmp_path):
@@ -62,7 +65,7 @@ def test_padding_never_answers_a_question(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("head", ["ForMaskedLM", "ForTokenClassification", "ForQuestionAnswering"])
 def test_a_compiled_training_step_has_the_stock_models_loss(head, tmp_path):
-    stock, ours = pair(head, tmp_path)
+    stock, ours = pair(head, tmp_path, num_hidden_layers=2)
     this = case(head)
     torch._dynamo.reset()
     compiled = torch.compile(ours.train(), fullgraph=True, backend="aot_eager")

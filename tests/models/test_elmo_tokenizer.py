@@ -3,8 +3,6 @@
 import itertools
 import json
 import random
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -23,6 +21,7 @@ from transformers import (
 
 from modeling import ElmoConfig, ElmoTokenizer
 from modeling.elmo.tokenization_elmo_spelling import ByteSpelling, boundary_rows
+from tests.support.strangers import run_stranger
 from tests.support.tiny_run import load_tokenizer
 
 
@@ -466,12 +465,11 @@ def test_its_folder_loads_where_this_package_is_not_installed(vocabularies, tmp_
     folder = tmp_path / "saved"
     ElmoTokenizer(**vocabularies, max_characters_per_token=9).save_pretrained(folder)
     stranger = (
-        "import sys; from transformers import AutoTokenizer\n"
+        "from transformers import AutoTokenizer\n"
         f"tokenizer = AutoTokenizer.from_pretrained({str(folder)!r}, trust_remote_code=True)\n"
         "print(tokenizer('The film')['vector_ids'], tokenizer.word_targets(['the']), tokenizer('é')['input_ids'])\n"
-        "sys.exit('modeling' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-I", "-c", stranger], cwd=tmp_path, capture_output=True, text=True)
+    done = run_stranger(stranger, home=tmp_path / "stranger", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[0] == f"[2, 4] [3] {[released_row('é', 9)]}"
 

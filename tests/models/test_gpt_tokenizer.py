@@ -7,8 +7,6 @@ import json
 import pickle
 import random
 import string
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ from transformers import AutoTokenizer, DataCollatorWithPadding, OpenAIGPTTokeni
 
 import modeling
 from modeling.gpt.tokenization_gpt import ZooGPTTokenizer
+from tests.support.strangers import run_stranger
 
 
 MERGES = [("t", "h"), ("th", "e</w>"), ("i", "n</w>"), ("a", "n"), ("i", "n"), ("an", "d</w>"), ("h", "e</w>")]
@@ -413,7 +412,7 @@ def test_a_folder_loads_in_a_process_without_this_package(tmp_path):
     tokenizer.save_pretrained(folder)
     (folder / "config.json").write_text('{"model_type": "openai-gpt"}')
     stranger = (
-        "import sys; from transformers import AutoTokenizer\n"
+        "from transformers import AutoTokenizer\n"
         f"folder, text = {str(folder)!r}, {text!r}\n"
         "print(AutoTokenizer.from_pretrained(folder)(text, 'in')['input_ids'])\n"
         "for _ in range(2):\n"
@@ -422,11 +421,8 @@ def test_a_folder_loads_in_a_process_without_this_package(tmp_path):
         "    folder += '-again'; tokenizer.save_pretrained(folder)\n"
         "tokenizer.task_inputs = False\n"
         "print(tokenizer(text)['input_ids'])\n"
-        "sys.exit('modeling' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", stranger], cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True
-    )
+    done = run_stranger(stranger, home=tmp_path / "stranger", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     ids, ours, again, plain = done.stdout.strip().split("\n")
     assert ids == str(tokenizer(text, "in")["input_ids"])

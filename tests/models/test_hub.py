@@ -1,6 +1,6 @@
 """Push to the Hub and load from it, as the owner of a model with this package and as a stranger without it.
 
-Both are processes of their own, because the client reads its endpoint when it is imported, and both work with the real
+Both are processes of their own, because only the owner has this package, and both work with the real
 `huggingface_hub` and `transformers` against `hub_server.HubServer`. Each does all of its errands in one go (starting
 one costs seconds) and reports what it saw; the tests below look at the reports and at what arrived on the server.
 """
@@ -17,10 +17,11 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
+import run_glue
 from modeling import ElmoConfig
 from tests.conftest import ROOT
-from tests.support.hub_server import HubServer
-from tests.support.strangers import code_in
+from tests.support.hub_server import HubServer, log_in
+from tests.support.strangers import code_in, run_stranger
 
 
 pytestmark = pytest.mark.slow
@@ -187,7 +188,6 @@ def pull(packages: list[str], mark: str, folder: str) -> dict:
     import sys
 
     for package in packages:
-        sys.modules[package] = None  # from here on importing it fails, also where it is installed
         try:
             __import__(package)
         except ModuleNotFoundError:
@@ -222,13 +222,14 @@ def pull(packages: list[str], mark: str, folder: str) -> dict:
     return report
 
 
-def run(hub: HubServer, home: Path, command: list[str], cwd: str | Path) -> subprocess.CompletedProcess:
+def run_owner(hub: HubServer, home: Path, code: str) -> subprocess.CompletedProcess:
     """Runs a process that has `hub` for its Hub, an empty cache in `home`, and none of this process's Hub settings."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
     env = {name: value for name, value in env.items() if not name.lower().endswith("_proxy")}
     env |= {"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.token, "HF_HOME": str(home), "OMP_NUM_THREADS": "1"}
     env |= dict.fromkeys(("HF_HUB_DISABLE_XET", "HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_PROGRESS_BARS"), "1")
-    process = subprocess.run([sys.executable, *command], cwd=cwd, env=env, capture_output=True, text=True, timeout=200)
+    command = [sys.executable, "-c", code]
+    process = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=200)
     assert process.returncode == 0, process.stderr
     return process
 
@@ -256,7 +257,7 @@ def hub() -> Iterator[HubServer]:
 
 @pytest.fixture(scope="module")
 def owner(hub: HubServer, tmp_path_factory: pytest.TempPathFactory) -> dict:
-    process = run(hub, tmp_path_factory.mktemp("owner"), ["-c", program(push)], cwd=ROOT)
+    process = run_owner(hub, tmp_path_factory.mktemp("owner"), program(push))
     return report_of(process) | {"output": process.stderr}
 
 
@@ -264,7 +265,8 @@ def owner(hub: HubServer, tmp_path_factory: pytest.TempPathFactory) -> dict:
 def stranger(hub: HubServer, owner: dict, tmp_path_factory: pytest.TempPathFactory) -> dict:
     home = tmp_path_factory.mktemp("stranger")
     code = program(pull, packages=PACKAGES, mark=REMOTE, folder=str(home / "again"))
-    process = run(hub, home, ["-I", "-c", code], cwd="/")
+    process = run_stranger(code, home=home, hub=hub)
+    assert process.returncode == 0, process.stderr
     saved = {path.name: path.read_text(encoding="utf-8") for path in (home / "again").glob("*.py")}
     return report_of(process) | {"stock output": process.stderr.partition(REMOTE)[0], "code saved again": saved}
 
@@ -278,7 +280,9 @@ def finetuned(hub: HubServer, owner: dict, tmp_path_factory: pytest.TempPathFact
         (home / "SST-2" / f"{split}.tsv").write_text("sentence\tlabel\nthe film was good\t1\nbad film\t0\nbad\t0\n")
     flags = ["--task_name", "sst2", "--data_dir", str(home), "--do_train", "--do_eval", "--num_train_epochs", "1"]
     flags += ["--model_name_or_path", "me/tiny-bert", "--max_seq_length", "19", "--output_dir", str(home / "output")]
-    run(hub, home, ["run_glue.py", *flags, "--push_to_hub", "--hub_model_id", "tiny-bert-sst2"], cwd=ROOT)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        log_in(monkeypatch, hub, home / "cache")
+        run_glue.main([*flags, "--push_to_hub", "--hub_model_id", "tiny-bert-sst2"])
     return home / "output"
 
 

@@ -25,6 +25,19 @@ EACH_MODEL = pytest.mark.parametrize(
         if auto.startswith("AutoModel")
     ],
 )
+# Each program has a process of its own, forked from one that has imported what all of them import first.
+PROGRAMS = """
+import json, os, sys
+import torch, transformers
+for name, program in json.load(sys.stdin).items():
+    child = os.fork()
+    if child == 0:
+        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT), 1)
+        exec(program)
+        sys.stdout.flush()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, name
+"""
 STEPS = """
 import json, sys
 import modeling
@@ -48,12 +61,38 @@ print(json.dumps([at_first, imported, configured, of_bert, type(gpt).__name__, a
 """
 
 
+# Whose import takes from half a second to several, so that --help, and a mistake in the flags, would wait for them.
+SLOW = {"datasets", "evaluate", "gensim", "matplotlib", "pandas", "pyarrow", "scipy", "sklearn", "torch._dynamo"}
+SLOW |= {"torch.distributed.tensor", "transformers.modeling_utils", "transformers.trainer"}
+HELP = """
+import contextlib, importlib, io, json, sys
+with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()) as shown:
+    importlib.import_module("SCRIPT").main(["--help"])
+print(json.dumps([shown.getvalue(), *sys.modules]))
+"""
+NEEDED = {
+    "run_glue": set(),
+    "run_pretraining": {"pyarrow"},  # which reads parquet
+    "run_swag": {"datasets", "pandas", "pyarrow"},
+}
+
+
 @pytest.fixture(scope="module")
-def steps() -> list:
-    """What a fresh process has imported after each of its steps, in which it prints not a word."""
-    done = subprocess.run([sys.executable, "-c", STEPS], cwd=ROOT, capture_output=True, text=True, timeout=200)
+def printed(tmp_path_factory) -> dict[str, list]:
+    """What each program prints in a fresh process: one line of JSON."""
+    folder = tmp_path_factory.mktemp("printed")
+    programs = {"steps": STEPS} | {script: HELP.replace("SCRIPT", script) for script in NEEDED}
+    sent = json.dumps({str(folder / name): program for name, program in programs.items()})
+    command = [sys.executable, "-c", PROGRAMS]
+    done = subprocess.run(command, cwd=ROOT, input=sent, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return {name: json.loads((folder / name).read_text(encoding="utf-8")) for name in programs}
+
+
+@pytest.fixture
+def steps(printed) -> list:
+    """What a fresh process has imported after each of its steps, in which it prints not a word."""
+    return printed["steps"]
 
 
 @pytest.mark.slow
@@ -130,30 +169,11 @@ def test_a_name_that_the_zoo_does_not_have_is_an_attribute_error():
         from modeling import ElmoForEverything  # noqa: F401
 
 
-# Whose import takes from half a second to several, so that --help, and a mistake in the flags, would wait for them.
-SLOW = {"datasets", "evaluate", "gensim", "matplotlib", "pandas", "pyarrow", "scipy", "sklearn", "torch._dynamo"}
-SLOW |= {"torch.distributed.tensor", "transformers.modeling_utils", "transformers.trainer"}
-HELP = """
-import contextlib, importlib, json, sys
-with contextlib.suppress(SystemExit), contextlib.redirect_stdout(sys.stderr):
-    importlib.import_module(sys.argv[1]).main(["--help"])
-print(json.dumps([*sys.modules]))
-"""
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("script", "needed"),
-    [
-        ("run_glue", set()),
-        ("run_pretraining", {"pyarrow"}),  # which reads parquet
-        ("run_swag", {"datasets", "pandas", "pyarrow"}),
-    ],
-)
-def test_a_script_shows_its_help_without_the_imports_of_a_run(script, needed):
-    done = subprocess.run([sys.executable, "-c", HELP, script], cwd=ROOT, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0 and "--learning_rate" in done.stderr, done.stderr
-    assert SLOW & set(json.loads(done.stdout)) == needed
+@pytest.mark.parametrize("script", NEEDED)
+def test_a_script_shows_its_help_without_the_imports_of_a_run(script, printed):
+    shown, *imported = printed[script]
+    assert "--learning_rate" in shown and SLOW & set(imported) == NEEDED[script]
 
 
 @pytest.mark.slow

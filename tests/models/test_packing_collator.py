@@ -298,6 +298,7 @@ def test_a_run_on_a_gpu_gives_its_batches_a_packing(kind, tmp_path, monkeypatch)
         argv += ["--data_dir", str(tmp_path), "--max_seq_length", "32", "--max_steps", "2"]
     else:
         main, argv = run_pretraining.main, [*pretraining_flags(tmp_path, kind), "--max_steps", "2"]
+        argv += ["--report_to", "none"]  # drawing takes longer than the run
     argv += ["--save_strategy", "no", "--output_dir"]
     expected = main([*argv, str(tmp_path / "cpu")])
     monkeypatch.setattr(batches, "WITHOUT_PACKING", ())

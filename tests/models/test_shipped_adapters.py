@@ -6,7 +6,7 @@ import re
 import pytest
 
 import run_glue
-from elmo_gpt_bert.explorer.fine_tuned import entities_of, load_tagger, tag_words
+from elmo_gpt_bert.explorer.entities import entities_of, load_tagger, tag_words
 from elmo_gpt_bert.training.files import file_digest
 from tests.conftest import ROOT
 

@@ -1,12 +1,10 @@
 """What a release sends to the Hub."""
 
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from tests import publishing
 from tests.publishing import ROOT, published_folder
 
 
@@ -26,9 +24,8 @@ def test_a_published_model_has_its_code_and_a_card_without_links_into_the_clone(
 
 
 @pytest.mark.slow
-def test_all_models_are_loaded_from_where_they_were_published():
-    command = [sys.executable, "-m", "tests.publishing", "someone", "--dry"]
-    done = subprocess.run(command, cwd=Path(ROOT), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+def test_all_models_are_loaded_from_where_they_were_published(capsys):
+    publishing.main(["someone", "--dry"])
+    printed = capsys.readouterr().out
     for name in NAMES:
-        assert re.search(rf"^someone/{name}: \d+ tensors, as in checkpoints/{name}$", done.stdout, re.MULTILINE)
+        assert re.search(rf"^someone/{name}: \d+ tensors, as in checkpoints/{name}$", printed, re.MULTILINE)

@@ -1,10 +1,11 @@
 """A stand-in for the Hugging Face Hub on the loopback interface, for tests that push and pull without a network.
 
 It keeps model repositories in memory and answers what `huggingface_hub` 2.4 and `transformers` 5.24 ask (`ROUTES`).
-The client reads `HF_ENDPOINT` once, when it is imported; so it runs in a process of its own.
+The client reads `HF_ENDPOINT` once, when it is imported; so it runs in a process of its own, or is told by `log_in`.
 
     with HubServer() as hub:
         subprocess.run(command, env=os.environ | {"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.token})
+        log_in(monkeypatch, hub, tmp_path / "cache")  # or in this process
         hub.files("me/tiny-bert")["config.json"]
 
 `hub.broken` has the endpoints that are to fail, each with its status, {"commit": 500}, or with those of its next
@@ -21,7 +22,12 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+import huggingface_hub
+import pytest
+from huggingface_hub import constants, hf_api
 
 
 class Refusal(Exception):
@@ -217,3 +223,16 @@ class HubServer(HTTPServer):
     def __exit__(self, *exc_info: object) -> None:
         self.shutdown()
         self.server_close()
+
+
+def log_in(monkeypatch: pytest.MonkeyPatch, hub: HubServer, cache: Path) -> None:
+    """Makes `hub` the Hub of this process, with the rights of its user and an empty cache."""
+    huggingface_hub.utils.disable_progress_bars()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr(hf_api, "ENDPOINT", hub.url, raising=False)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", "/nowhere")
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")

@@ -4,12 +4,19 @@ import faulthandler
 import gc
 import multiprocessing
 import os
+import runpy
 import signal
 import socket
+import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
+import peft  # noqa: F401 - each run imports both, and a process that is forked here need not do so again
+import sklearn.metrics  # noqa: F401
 from accelerate.state import AcceleratorState
+
+from tests.conftest import ROOT
 
 
 def fork(function: Callable[[], object], count: int = 1) -> list[multiprocessing.Process]:
@@ -53,3 +60,15 @@ def wait(processes: list[multiprocessing.Process], seconds: float = 60) -> list[
             process.join(1)
             process.kill()
     return statuses
+
+
+def run_script(path: Path, *words: str) -> None:
+    """In a forked process, what `python PATH WORDS` does: it imports anew all that is not installed from elsewhere."""
+    places = {str(ROOT), str(ROOT / "examples")}
+    sys.path[:] = [str(path.parent), *(place for place in sys.path if place not in places)]
+    for name, module in [*sys.modules.items()]:
+        file = getattr(module, "__file__", None)
+        if file and Path(file).is_relative_to(ROOT) and "site-packages" not in file:
+            del sys.modules[name]
+    sys.argv = [str(path), *words]
+    runpy.run_path(str(path), run_name="__main__")

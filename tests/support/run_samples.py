@@ -69,6 +69,7 @@ def make_run(folder: Path, name: str) -> tuple[Callable[[list[str]], object], li
     common = ["--do_train", "--adam_epsilon", "0.001", "--lr_scheduler_type", "constant", "--save_strategy", "steps"]
     if name in OBJECTIVES:
         config = dict.fromkeys(OBJECTIVES[name], 0)
+        common += ["--report_to", "none"]  # drawing takes longer than the run
         return run_pretraining.main, [*pretraining_sample.flags(folder, name, **config), *common, "--do_eval", "false"]
     family, script = name.split()
     model = elmo(folder, script) if family == "elmo" else {"bert": bert, "gpt": gpt}[family](folder)

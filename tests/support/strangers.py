@@ -1,5 +1,7 @@
 """Saved folders where this package is not installed: what they carry, and what a process of its own makes of them."""
 
+import atexit
+import functools
 import json
 import os
 import subprocess
@@ -12,14 +14,54 @@ from transformers import PreTrainedModel
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from modeling.shared import modeling_onednn
+from tests.support.hub_server import HubServer
 
 
+# Importing torch and transformers takes seconds of CPU. This process does so once, and has a child for each stranger.
+# What the libraries read from the environment when they are imported, the child sets.
+SERVER = """
+import json, os, sys, traceback
+for package in ("modeling", "elmo_gpt_bert", "tests"):
+    sys.modules[package] = None  # from here on importing it fails, also where it is installed
+from pathlib import Path
+import torch
+import transformers.models.auto.modeling_auto, transformers.pipelines, transformers.trainer
+import transformers.models.bert.modeling_bert, transformers.models.openai.modeling_openai
+from huggingface_hub import constants, hf_api
+from transformers import dynamic_module_utils
+
+def become(stranger):
+    home = Path(stranger["home"])
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        os.dup2(os.open(home / name, os.O_RDWR | os.O_CREAT | os.O_TRUNC), number)
+    os.chdir(stranger["cwd"])
+    dynamic_module_utils.HF_MODULES_CACHE = str(home / "modules")
+    if stranger["hub"]:
+        constants.HF_HUB_OFFLINE, constants.HF_HUB_CACHE = False, str(home / "hub")
+        constants.ENDPOINT = hf_api.ENDPOINT = hf_api.api.endpoint = stranger["hub"]
+        constants.HUGGINGFACE_CO_URL_TEMPLATE = stranger["hub"] + "/{repo_id}/resolve/{revision}/{filename}"
+        os.environ["HF_TOKEN"] = stranger["token"]
+    sys.argv = ["-c", *stranger["words"]]
+    exec(compile(stranger["program"], "stranger", "exec"), {"__name__": "__main__"})
+
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        status = 0
+        try:
+            become(json.loads(line))
+        except BaseException:
+            traceback.print_exc()
+            status = 1
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
 STRANGER = """
 import sys
 from pathlib import Path
 import torch
-for package in ("modeling", "training", "tasks"):
-    sys.modules[package] = None  # from here on importing it fails, also where it is installed
 import transformers
 
 folder = Path(sys.argv[1])
@@ -39,6 +81,38 @@ for case, (name, inputs, outputs) in torch.load(folder / "cases.pt").items():
             tokenizer.save_pretrained(folder / f"{case} again")
     print(name)
 """
+
+
+@functools.cache
+def _server() -> subprocess.Popen:
+    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    environment |= dict.fromkeys(("HF_HUB_DISABLE_XET", "HF_HUB_DISABLE_PROGRESS_BARS", "OMP_NUM_THREADS"), "1")
+    environment.pop("TRANSFORMERS_VERBOSITY", None)
+    command, pipe = [sys.executable, "-I", "-c", SERVER], subprocess.PIPE
+    server = subprocess.Popen(command, cwd="/", env=environment, stdin=pipe, stdout=pipe, text=True)
+    atexit.register(server.wait)
+    atexit.register(server.kill)  # called first
+    return server
+
+
+def run_stranger(
+    program: str, *words: str, home: Path, cwd: Path | str = "/", hub: HubServer | None = None
+) -> subprocess.CompletedProcess:
+    """Runs a program where this package cannot be imported, and where `hub`, if given, is the Hub."""
+    home.mkdir(parents=True, exist_ok=True)
+    stranger = {"program": program, "words": words, "home": str(home), "cwd": str(cwd)}
+    stranger |= {"hub": hub and hub.url, "token": hub and hub.token}
+    server = _server()
+    try:
+        server.stdin.write(json.dumps(stranger) + "\n")
+        server.stdin.flush()
+        status = int(server.stdout.readline())
+    except BaseException:  # also where the test's time is up: the next stranger has another server
+        server.kill()
+        _server.cache_clear()
+        raise
+    printed, errors = ((home / name).read_text(encoding="utf-8") for name in ("stdout", "stderr"))
+    return subprocess.CompletedProcess(program, status, printed, errors)
 
 
 def code_in(folder: Path) -> set[str]:
@@ -65,9 +139,7 @@ def load_and_save_again(folder: Path, cases: dict[str, tuple[PreTrainedModel, di
             outputs = [tensor for tensor in model(**inputs).to_tuple() if torch.is_tensor(tensor)]
         expected[case] = (type(model).__name__, inputs, outputs)
     torch.save(expected, folder / "cases.pt")
-    env = os.environ | {"HF_MODULES_CACHE": str(folder / "modules"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-I", "-c", STRANGER, str(folder)]
-    done = subprocess.run(command, cwd="/", env=env, capture_output=True, text=True, timeout=240)
+    done = run_stranger(STRANGER, str(folder), home=folder / "stranger")
     assert done.stdout.split() == [name for name, *_ in expected.values()], done.stderr[-3000:]
     for case in cases:
         again = folder / f"{case} again"

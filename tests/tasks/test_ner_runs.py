@@ -15,11 +15,11 @@ from transformers import AutoConfig, AutoModelForTokenClassification, AutoTokeni
 import run_ner
 from elmo_gpt_bert.tasks.ner.features import speaks_iob1
 from elmo_gpt_bert.training import loop
-from tests.models.test_hub import run as run_process
 from tests.support.glue_sample import VOCABULARY, write_model, write_vocabulary
-from tests.support.hub_server import HubServer
+from tests.support.hub_server import HubServer, log_in
 from tests.support.ner_sample import read_columns, sentence, write_elmo, write_folder, write_json
 from tests.support.processes import fork, wait
+from tests.support.strangers import run_stranger
 
 
 ALL = ["--do_train", "--do_eval", "--do_predict"]
@@ -146,8 +146,6 @@ def test_transformers_own_bert_gives_the_zoos_scores(tmp_path, bert, capsys):
 
 STRANGER = """
 import json, sys
-for package in ("modeling", "elmo_gpt_bert", "run_ner"):
-    sys.modules[package] = None  # from here on importing it fails, also where it is installed
 import torch
 from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
 model = AutoModelForTokenClassification.from_pretrained("me/elmo-ner", trust_remote_code=True)
@@ -167,13 +165,11 @@ def test_a_pushed_elmo_tagger_works_for_a_stranger_with_the_code_beside_it(tmp_p
     flags = ["--model_name_or_path", write_elmo(tmp_path / "elmo"), *conll, "--do_train", "--do_eval", "--max_steps"]
     flags += ["2", "--output_dir", str(out), "--push_to_hub", "--hub_model_id", "elmo-ner", "--save_strategy", "steps"]
     with HubServer() as hub:
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-        monkeypatch.setenv("HF_TOKEN", hub.token)
-        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        log_in(monkeypatch, hub, tmp_path / "cache")
         run_ner.main(flags)
         pushed = hub.files("me/elmo-ner")
-        process = run_process(hub, tmp_path / "stranger", ["-I", "-c", STRANGER, *words], cwd="/")
+        process = run_stranger(STRANGER, *words, home=tmp_path / "stranger", hub=hub)
+    assert process.returncode == 0, process.stderr
     assert {path: (out / path).read_bytes() for path in pushed} == pushed
     assert {"config.json", "model.safetensors", "modeling_elmo_tasks.py", "tokenization_elmo.py"} <= pushed.keys()
     assert not any(path.startswith("checkpoint-") for path in pushed)

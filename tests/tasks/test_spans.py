@@ -6,7 +6,7 @@ import math
 import os
 import string
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ import pytest
 from datasets import Dataset
 from transformers import BertTokenizer
 
-from elmo_gpt_bert import metrics
+from elmo_gpt_bert.metrics.squad_scores import best_thresholds, mark, squad1_scores, squad2_scores
 from elmo_gpt_bert.tasks.squad import answering
 from elmo_gpt_bert.tasks.squad.answering import find_answers
 from elmo_gpt_bert.tasks.squad.data import read_folder
@@ -402,11 +402,10 @@ def oracle(windows: Windows, unanswerable: np.ndarray | None = None) -> Outputs:
     return outputs
 
 
-def references(dev: Dataset, numbers: list[int], unanswerable: int = 0) -> list[dict]:
-    """Of these questions; where wanted, each of so many has no answer."""
-    rows = dev.select_columns(["id", "answers"]).to_list()
-    none = {"text": [], "answer_start": []}
-    return [rows[n] | ({"answers": none} if unanswerable and n % unanswerable == 0 else {}) for n in numbers]
+def references(dev: Dataset, numbers: Iterable[int], unanswerable: int = 0) -> dict[int, list[str]]:
+    """The answers to these questions; where wanted, each of so many has none."""
+    texts = [answers["text"] for answers in dev["answers"]]
+    return {n: [] if unanswerable and n % unanswerable == 0 else texts[n] for n in numbers}
 
 
 @pytest.mark.slow
@@ -419,8 +418,7 @@ def test_an_oracle_has_every_question_right_whose_answer_whole_tokens_of_one_win
     given |= {number: found[str(numbers.index(number))] for number in impossible}
 
     def scores(chosen) -> dict[str, float]:
-        predictions = [{"id": dev[number]["id"], "prediction_text": given[number]} for number in chosen]
-        return metrics.load("squad", "v1.1").compute(predictions=predictions, references=references(dev, list(chosen)))
+        return squad1_scores({number: given[number] for number in chosen}, references(dev, chosen))
 
     assert scores(rows) == {"exact_match": 100, "f1": 100}
     assert scores(impossible)["exact_match"] == 0
@@ -435,16 +433,11 @@ def test_an_oracle_of_squad_2_has_every_question_right_with_and_without_an_answe
     found = find_answers(examples, windows, oracle(windows, np.array(numbers) % 3 == 0), 1, 30, null_threshold=0.0)
     ids = {number: str(rows.get(number, numbers.index(number))) for number in range(0, len(dev), 3)}
     ids |= {number: str(row) for number, row in rows.items()}
-    predictions = [
-        {
-            "id": dev[number]["id"],
-            "prediction_text": found.predictions[name],
-            "no_answer_probability": found.null_odds[name],
-        }
-        for number, name in ids.items()
-    ]
-    metric = metrics.load("squad", "v2.0")
-    scores = metric.compute(predictions=predictions, references=references(dev, list(ids), 3))
+    predictions, odds = (
+        {number: texts[name] for number, name in ids.items()} for texts in (found.predictions, found.null_odds)
+    )
+    marks = mark(predictions, references(dev, ids, 3), odds)
+    scores = squad2_scores(marks) | best_thresholds(marks)
     assert scores["NoAns_total"] == 3524 and scores["HasAns_total"] > 7000
     names = ("exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1", "best_exact", "best_f1")
     assert {name: scores[name] for name in names} == dict.fromkeys(names, 100)

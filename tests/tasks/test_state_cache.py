@@ -5,8 +5,6 @@ import os
 import pickle
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from functools import partial
@@ -29,6 +27,7 @@ from elmo_gpt_bert.training import files as writing
 from elmo_gpt_bert.training import launching
 from modeling import FeatureTaggerConfig, FeatureTaggerForTokenClassification
 from tests.support.processes import fork, wait
+from tests.support.strangers import run_stranger
 
 
 NAMES = ["embeddings", "second_to_last", "last", "weighted_sum_last_four", "concat_last_four", "weighted_sum_all"]
@@ -143,7 +142,6 @@ def test_the_zoos_bert_and_transformers_are_the_same_encoder(tmp_path):
 
 STRANGER = """
 import json, sys
-sys.modules["modeling"] = None
 import torch
 from transformers import AutoModelForTokenClassification
 model = AutoModelForTokenClassification.from_pretrained(sys.argv[1], trust_remote_code=True)
@@ -158,11 +156,9 @@ def test_a_saved_folder_works_where_this_package_is_not_installed(tmp_path):
     modeling.register()
     model = tagger().eval()
     model.save_pretrained(tmp_path / "model")
-    script = tmp_path / "stranger.py"
-    script.write_text(STRANGER, encoding="utf-8")
-    command = [sys.executable, str(script), str(tmp_path / "model")]
-    output = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=200).stdout
-    encoder, logits = json.loads(output.splitlines()[-1])
+    done = run_stranger(STRANGER, str(tmp_path / "model"), home=tmp_path / "stranger", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    encoder, logits = json.loads(done.stdout.splitlines()[-1])
     ours = model(input_ids=torch.tensor([[5, 6, 7]])).logits.flatten()
     assert encoder == "BertModel"
     torch.testing.assert_close(torch.tensor(logits), ours, atol=1e-5, rtol=0)

@@ -2,13 +2,12 @@
 
 import pytest
 
-from elmo_gpt_bert.analysis import curves, layer_weights, probe, senses, zero_shot
+from elmo_gpt_bert.analysis import layer_weights, probe, senses, zero_shot
 
 
 @pytest.mark.parametrize(
     ("module", "flags"),
     [
-        (curves, ["run", "--score", "eval_accuracy"]),
         (layer_weights, ["run"]),
         (probe, ["model", "--train_file", "train.tsv", "--validation_file", "dev.tsv"]),
         (senses, ["model"]),

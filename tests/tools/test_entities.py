@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from seqeval.metrics import accuracy_score, classification_report
 
-from elmo_gpt_bert import metrics
 from elmo_gpt_bert.metrics.entities import entity_scores
 
 
@@ -136,7 +135,7 @@ def test_an_entity_ends_with_its_sentence():
 def test_each_type_has_its_scores_and_the_number_of_its_entities():
     gold = [["B-PER", "O", "B-PER", "B-LOC"], ["O", "B-LOC"]]
     guess = [["B-PER", "O", "B-LOC", "B-LOC"], ["B-ORG", "B-LOC"]]
-    scores = metrics.load("entities").compute(predictions=guess, references=gold)
+    scores = entity_scores(guess, gold)
     assert list(scores)[:4] == ["f1", "precision", "recall", "accuracy"]  # the first chooses the best model
     overall = {"f1": 6 / 9, "precision": 3 / 5, "recall": 3 / 4, "accuracy": 4 / 6}
     person = {"f1_PER": 2 / 3, "precision_PER": 1, "recall_PER": 1 / 2, "number_PER": 2}
@@ -162,4 +161,4 @@ def test_what_is_no_tag_is_an_error(tag):
 
 def test_a_sentence_with_too_few_predictions_is_an_error():
     with pytest.raises(ValueError, match="sentence 2 has 1 predictions for 2 words"):
-        metrics.load("entities").compute(predictions=[["O"], ["O"]], references=[["O"], ["O", "B-PER"]])
+        entity_scores([["O"], ["O"]], [["O"], ["O", "B-PER"]])

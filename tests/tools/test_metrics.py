@@ -104,25 +104,16 @@ def test_the_module_loads_from_any_directory_without_a_home_and_leaves_nothing_t
 
 
 @pytest.mark.parametrize(
-    ("name", "configuration", "inputs"),
+    ("task", "inputs"),
     [
-        ("glue", "rte", {"predictions": [1, 0], "references": [1, 1]}),
-        ("glue", "hans", {"predictions": [1, 0], "references": [1, 1], "parts": ["", "a"]}),
-        ("entities", None, {"predictions": [["B-X"]], "references": [["B-X"]]}),
-        (
-            "squad",
-            "v1.1",
-            {
-                "predictions": [{"id": "a", "prediction_text": "x"}],
-                "references": [{"id": "a", "answers": {"text": ["x"], "answer_start": [0]}}],
-            },
-        ),
+        ("rte", {"predictions": [1, 0], "references": [1, 1]}),
+        ("hans", {"predictions": [1, 0], "references": [1, 1], "parts": ["", "a"]}),
     ],
 )
-def test_no_metric_needs_a_cache_that_can_be_written(monkeypatch, name, configuration, inputs):
+def test_the_metric_needs_no_cache_that_can_be_written(monkeypatch, task, inputs):
     for cache in ("HF_MODULES_CACHE", "HF_METRICS_CACHE"):
         monkeypatch.setattr(evaluate.config, cache, "/proc/no-home")
-    assert metrics.load(name, configuration).compute(**inputs)
+    assert metrics.load("glue", task).compute(**inputs)
 
 
 def test_evaluate_itself_loads_the_file():

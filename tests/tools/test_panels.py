@@ -9,12 +9,10 @@ import pytest
 
 from elmo_gpt_bert.explorer import __main__ as app
 from elmo_gpt_bert.explorer import panels as panels_module
-from elmo_gpt_bert.explorer.drawing import describe_verdict, draw_answers, draw_scores, highlight, percent
-from elmo_gpt_bert.explorer.fine_tuned import Ranked
+from elmo_gpt_bert.explorer.drawing import describe_verdict, draw_scores, highlight, percent
 from elmo_gpt_bert.explorer.language_models import load_language_model
 from elmo_gpt_bert.explorer.panels import Panels
 from elmo_gpt_bert.explorer.surprisal import ScoredSentence, ScoredWord, score_sentence
-from elmo_gpt_bert.tasks.squad.answering import Entry
 from elmo_gpt_bert.training.errors import InputError, MissingFileError, PackageError
 from tests.support.analysis_sample import TEXT
 from tests.support.pairs_sample import write_bert, write_bilm, write_gpt
@@ -71,13 +69,6 @@ def test_the_widths_of_bars_are_in_proportion_to_their_bits():
     assert [percent(p) for p in (1.0, 0.25, 0.0123, 0.0001, 0.00001)] == ["100%", "25%", "1.2%", "0.01%", "<0.01%"]
 
 
-def test_the_probability_beside_an_answer_in_the_text_is_that_of_the_table():
-    entries = [Entry("a film", 3, 9, 0.0, 0.0, 0.0), Entry("a", 3, 4, -0.1, 0.0, 0.0)]
-    html = draw_answers("is a film", Ranked(entries, Entry("", 0, 0, 5.5, 0.0, 0.0)), threshold=9.0)
-    (shown,) = re.findall("<mark.*?<small>(.*?)</small>", html)
-    assert shown == "0.4%" and f"<td>a film</td><td>{shown}</td>" in html  # 1 / (1 + exp(-0.1) + exp(5.5))
-
-
 def test_neighbours_are_shown_for_each_layer_of_each_model(panels, tmp_path):
     (path := tmp_path / "index.txt").write_text(TEXT, encoding="utf-8")
     shown = text_of(panels.neighbours(SENTENCE, 7, True, str(path)))
@@ -112,28 +103,18 @@ def test_a_model_that_cannot_be_loaded_leaves_the_other_columns(panels, tmp_path
 
 
 def test_mistakes_are_shown_as_one_sentence(panels, tmp_path):
-    bert, gpt = panels.models["BERT"], panels.models["GPT"]
+    bert = panels.models["BERT"]
     for html, message in [
         (panels.scores(" ", ""), "The sentence is empty: write a few words."),
         (panels.neighbours("", 1, False, ""), "The sentence is empty: write a few words."),
         (panels.neighbours("a " * 10_000, 1, False, ""), "The sentence has 10,000 words: shorten it to 100 or fewer."),
         (panels.entities("a" * 50_000, bert), "has 50,000 characters: shorten it to 2,000 or fewer."),
         (panels.neighbours(SENTENCE, None, False, ""), "No word is chosen: choose one of the sentence."),
-        (panels.neighbours(SENTENCE, 99, False, ""), "The sentence has no word 99: it has words 1 to 8."),
         (panels.neighbours(SENTENCE, 1, False, "none.txt"), "none.txt: no such file. Name a text file of sentences."),
         (panels.neighbours(SENTENCE, 1, False, str(tmp_path)), f"{tmp_path}: no such file"),
         (panels.entities(SENTENCE, ""), "No model is named"),
         (panels.entities(SENTENCE, bert), "which run_ner.py did not train: name a folder"),
-        (
-            panels.answers("Is it?", "It is.", bert, True, 0),
-            "which run_squad.py did not train",
-        ),
-        (
-            panels.answers("Is it?", " ", gpt, True, 0),
-            "which run_squad.py did not train",
-        ),
         (panels.attention("GPT", "", 1, 1), "The sentence is empty"),
-        (panels.attention("GPT", SENTENCE, 9, 1), "has no layer 9"),
     ]:
         (shown,) = alerts(html)
         assert message in shown and "\n" not in shown

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from sklearn.decomposition import PCA
 from sklearn.metrics.pairwise import cosine_similarity
 
 from elmo_gpt_bert.analysis import frame, probe
@@ -21,7 +20,6 @@ from elmo_gpt_bert.analysis.senses import (
     find_occurrences,
     main,
     marked,
-    plane,
     read_labelled,
     sense_accuracy,
     vectors_of,
@@ -118,12 +116,6 @@ def test_a_word_may_end_with_a_period(tmp_path):
     assert [each.place for each in find_occurrences(tmp_path / "text.txt", "text", {"mr."}, 1)] == [1]
 
 
-def test_the_plane_is_that_of_the_principal_components(tmp_path):
-    vectors = np.random.default_rng(0).normal(size=(9, 5))
-    expected = PCA(2).fit_transform(vectors)
-    np.testing.assert_allclose(np.abs(plane(vectors)), np.abs(expected), atol=1e-6)  # whose signs are arbitrary
-
-
 def test_a_word_is_marked_by_asterisks():
     occurrence = marked('"Don\'t *play* it," he said.', "game", "a test")
     assert occurrence.words[occurrence.place] == "play" and occurrence.words[:3] == ['"', "Don", "'t"]
@@ -156,10 +148,10 @@ def flags(tmp_path) -> list[str]:
 
 
 def test_the_command_measures_each_layer_and_shows_the_neighbours_of_each_sense(flags, tmp_path, capsys):
-    results = main([*flags, *write_models(tmp_path), "--scatter", "film"])
+    results = main([*flags, *write_models(tmp_path)])
     out = tmp_path / "out"
     assert json.loads((out / "senses.json").read_text(encoding="utf-8")) == results
-    assert all((out / name).read_bytes().startswith(b"\x89PNG") for name in ("senses.png", "occurrences-film.png"))
+    assert (out / "senses.png").read_bytes().startswith(b"\x89PNG")
     encoder, occurrences = load_encoder(str(tmp_path / "bert")), read_labelled(tmp_path / "senses.tsv")
     expected = accuracies(vectors_of(encoder, occurrences)[-1], occurrences)
     assert results["words"]["bert"]["layer 3"] == expected
@@ -206,7 +198,6 @@ def test_a_sentence_on_the_command_line_is_asked_for_alone(flags, tmp_path):
     "more, problem",
     [
         (["--sentence", "a *plott* ."], "no sentence of at most 60 words with plott"),
-        (["--scatter", "plot"], "--scatter plot: .* has no such word"),
         (["--sentence", "a plot ."], "--sentence: .* must mark one word"),
         (["--max_occurrences", "0"], "--max_occurrences must be at least 1, not 0"),
     ],

@@ -1,15 +1,12 @@
 """SQuAD's scores against the papers' definitions written out slowly, scikit-learn and torchmetrics."""
 
 import json
-from functools import cache
 from itertools import groupby
 
-import evaluate
 import numpy as np
 import pytest
 import torchmetrics.text
 
-from elmo_gpt_bert import metrics
 from elmo_gpt_bert.metrics import squad_scores as squad
 
 
@@ -86,22 +83,14 @@ def emptied(predictions: dict[str, str], no_answer: dict[str, float], threshold:
     return {name: "" if no_answer[name] > threshold else text for name, text in predictions.items()}
 
 
-def rows_of(predictions: dict[str, str], references: dict[str, list[str]], no_answer: dict | None = None) -> dict:
-    """The arguments of `compute`."""
-    rows = [{"id": name, "prediction_text": text} for name, text in predictions.items()]
-    if no_answer is not None:
-        rows = [row | {"no_answer_probability": no_answer[row["id"]]} for row in rows]
-    answers = {name: {"text": texts, "answer_start": [0] * len(texts)} for name, texts in references.items()}
-    return {"predictions": rows, "references": [{"id": name, "answers": answers[name]} for name in references]}
-
-
-@cache
-def load(version: str) -> evaluate.EvaluationModule:
-    return metrics.load("squad", version)
-
-
-def compute(version: str, *rows: dict, **options: float) -> dict[str, float]:
-    return load(version).compute(**rows_of(*rows), **options)
+def scores_of_version_2(
+    predictions: dict[str, str],
+    references: dict[str, list[str]],
+    no_answer: dict[str, float],
+    threshold: float | None = None,
+) -> dict[str, float]:
+    marks = squad.mark(predictions, references, {name: no_answer[name] for name in predictions})
+    return squad.squad2_scores(marks, threshold) | squad.best_thresholds(marks)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +152,7 @@ def test_version_1_is_its_definition_on_random_answers():
         predictions, references = draw(np.random.default_rng(seed), 23)
         exact, f1 = slow_scores(predictions, references)
         expected = {"exact_match": mean(exact, references), "f1": mean(f1, references)}
-        scores = compute("v1.1", predictions, references)
+        scores = squad.squad1_scores(predictions, references)
         assert scores == pytest.approx(expected) and list(scores) == list(expected), seed
 
 
@@ -174,9 +163,10 @@ def test_version_1_is_torchmetrics():
         references = {
             name: [text for text in texts if slow_words(text)] or ["é"] for name, texts in references.items()
         }
-        rows = rows_of(predictions, references)
-        expected = torchmetrics.text.SQuAD()(rows["predictions"], rows["references"])
-        scores = load("v1.1").compute(**rows)
+        rows = [{"id": name, "prediction_text": text} for name, text in predictions.items()]
+        answers = {name: {"text": texts, "answer_start": [0] * len(texts)} for name, texts in references.items()}
+        expected = torchmetrics.text.SQuAD()(rows, [{"id": name, "answers": answers[name]} for name in references])
+        scores = squad.squad1_scores(predictions, references)
         assert scores == pytest.approx({name: float(value) for name, value in expected.items()}, rel=1e-5), seed
 
 
@@ -186,7 +176,7 @@ def test_version_2_is_its_definition_on_random_answers():
         predictions, references = draw(rng, 23, impossible=0.4)
         no_answer = {name: float(rng.random()) for name in predictions}
         exact, f1 = slow_scores_2(predictions, references)
-        scores = compute("v2.0", predictions, references, no_answer)
+        scores = scores_of_version_2(predictions, references, no_answer)
         has = [name for name in references if references[name]]
         for prefix, names in (("", references), ("HasAns_", has), ("NoAns_", references.keys() - has)):
             expected = {f"{prefix}exact": mean(exact, names), f"{prefix}f1": mean(f1, names)}
@@ -200,8 +190,8 @@ def test_a_threshold_makes_predictions_empty_where_the_probability_is_above():
         predictions, references = draw(rng, 23, impossible=0.4)
         references = {name: [text for text in texts if slow_words(text)] for name, texts in references.items()}
         no_answer = {name: float(rng.integers(5)) / 4 for name in predictions}
-        scores = compute("v2.0", predictions, references, no_answer, no_answer_threshold=0.5)
-        expected = compute("v2.0", emptied(predictions, no_answer, 0.5), references, no_answer)
+        scores = scores_of_version_2(predictions, references, no_answer, threshold=0.5)
+        expected = scores_of_version_2(emptied(predictions, no_answer, 0.5), references, no_answer)
         assert {name: scores[name] for name in scores if "best" not in name} == pytest.approx(
             {name: expected[name] for name in expected if "best" not in name}
         ), seed
@@ -216,7 +206,7 @@ def test_the_best_threshold_is_the_lowest_of_all_that_score_best():
         no_answer = dict(zip(predictions, rng.permutation(17) / 16 + 0.01, strict=True))
         candidates = [0.0, *sorted(no_answer.values())]
         all_scores = [slow_scores_2(emptied(predictions, no_answer, value), references) for value in candidates]
-        scores = compute("v2.0", predictions, references, no_answer)
+        scores = scores_of_version_2(predictions, references, no_answer)
         for kind, name in enumerate(("exact", "f1")):
             means = [mean(pair[kind], references) for pair in all_scores]
             assert scores[f"best_{name}"] == pytest.approx(max(means))
@@ -233,7 +223,7 @@ def test_questions_of_equal_probability_are_taken_in_the_order_of_the_prediction
     references = {f"q{number}": ["gold"] if number < 40 else [] for number in range(80)}
     no_answer = {name: 0.25 + 0.25 * (number % 3) for number, name in enumerate(references)}
     predictions = dict.fromkeys(references if answerable_first else reversed(references), "gold")
-    scores = compute("v2.0", predictions, references, no_answer)
+    scores = scores_of_version_2(predictions, references, no_answer)
     assert (scores["best_exact"], scores["best_exact_thresh"]) == (100 * best / 80, 0.25)
 
 
@@ -260,16 +250,8 @@ def test_random_missing_predictions_count_as_in_the_official_scorers():
         assert {name: scores[name] for name in expected} == pytest.approx(expected), seed
 
 
-@pytest.mark.parametrize("version", ["v1.1", "v2.0"])
-def test_evaluates_metric_wants_a_prediction_for_each_question_and_says_so(version):
-    metric, no_answer = load(version), {FIRST: 0.5} if version == "v2.0" else None
-    assert "`evaluate` takes no fewer predictions than references" in metric.inputs_description
-    with pytest.raises(ValueError, match="Mismatch in the number of predictions"):
-        metric.compute(**rows_of({FIRST: "gold"}, {FIRST: ["gold"], SECOND: ["silver"]}, no_answer))
-
-
 def test_the_scores_of_version_2_have_the_official_names():
-    scores = compute("v2.0", {FIRST: "gold", SECOND: ""}, {SECOND: [], FIRST: ["gold"]}, {FIRST: 0.1, SECOND: 0.9})
+    scores = scores_of_version_2({FIRST: "gold", SECOND: ""}, {SECOND: [], FIRST: ["gold"]}, {FIRST: 0.1, SECOND: 0.9})
     groups = [f"{prefix}{name}" for prefix in ("", "HasAns_", "NoAns_") for name in ("exact", "f1", "total")]
     assert list(scores) == [*groups, "best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"]
     assert scores["best_exact_thresh"] == 0.1  # in double precision
@@ -287,47 +269,24 @@ def test_each_text_is_normalised_once(monkeypatch):
     assert sorted(seen) == ["a", "b", "gold", "golden", "silver", "the gold"]
 
 
-@pytest.mark.parametrize("version", ["v1.1", "v2.0"])
-def test_predictions_and_references_are_matched_by_id_or_refused(version):
-    score, no_answer = load(version).compute, {FIRST: 0.5, SECOND: 0.5} if version == "v2.0" else None
-    rows = rows_of({FIRST: "gold", SECOND: "gold"}, {FIRST: ["gold"], SECOND: ["silver"]}, no_answer)
-    predictions, references = rows["predictions"], rows["references"]
-    assert score(predictions=predictions, references=references[::-1])["f1"] == 50
-    with pytest.raises(ValueError, match=f"1 predictions have no references, the first is {SECOND}"):
-        score(predictions=predictions, references=[references[0], references[1] | {"id": "other"}])
-    with pytest.raises(ValueError, match=f"^predictions: 2 have the id {FIRST}: give each question once"):
-        score(predictions=[predictions[0]] * 2, references=references)
-    with pytest.raises(ValueError, match=f"^references: 2 have the id {SECOND}: give each question once"):
-        score(predictions=predictions, references=[references[1]] * 2)
-    with pytest.raises(ValueError, match=f"predictions: {SECOND} has no prediction_text"):
-        score(predictions=[predictions[0], predictions[1] | {"prediction_text": None}], references=references)
-    with pytest.raises(ValueError, match="Mismatch in the number of predictions"):
-        score(predictions=predictions[:1], references=references)
-    with pytest.raises(ValueError, match="to score"):
-        score(predictions=[], references=[])
+def test_without_questions_there_is_nothing_to_score():
+    with pytest.raises(ValueError, match="there are no questions to score"):
+        squad.squad1_scores({}, {})
+    with pytest.raises(ValueError, match="there is nothing to score"):
+        squad.mark({FIRST: "gold"}, {SECOND: ["silver"]})
 
 
 def test_a_question_without_answers_is_not_of_version_1():
     with pytest.raises(ValueError, match=f"question {SECOND} has no answers, which SQuAD 1.1 does not know: score as"):
-        compute("v1.1", {FIRST: "gold", SECOND: ""}, {FIRST: ["gold"], SECOND: []})
-    with pytest.raises(ValueError, match="no_answer_threshold is of v2.0"):
-        compute("v1.1", {FIRST: "gold"}, {FIRST: ["gold"]}, no_answer_threshold=0.5)
+        squad.squad1_scores({FIRST: "gold", SECOND: ""}, {FIRST: ["gold"], SECOND: []})
 
 
 def test_a_probability_that_is_missing_or_no_number_is_refused():
     predictions, references = {FIRST: "gold", SECOND: ""}, {FIRST: ["gold"], SECOND: []}
     with pytest.raises(ValueError, match=f"the no-answer probability of question {SECOND} is NaN"):
-        compute("v2.0", predictions, references, {FIRST: 0.5, SECOND: float("nan")})
-    with pytest.raises(ValueError, match=f"predictions: {SECOND} has no no_answer_probability"):
-        compute("v2.0", predictions, references, {FIRST: 0.5, SECOND: None})
+        scores_of_version_2(predictions, references, {FIRST: 0.5, SECOND: float("nan")})
     with pytest.raises(ValueError, match=f"1 predictions have no no-answer probability, the first is {SECOND}"):
         squad.mark(predictions, references, {FIRST: 0.5})
-
-
-@pytest.mark.parametrize("version", [None, "1.1", "squad_v2"])
-def test_an_unknown_version_is_refused_with_the_list(version):
-    with pytest.raises(KeyError, match="is no version of SQuAD: choose one of v1.1, v2.0"):
-        metrics.load("squad", version)
 
 
 @pytest.mark.slow
@@ -339,5 +298,5 @@ def test_the_last_reference_of_each_published_question_is_all_right(data):
     predictions = {name: texts[-1] for name, texts in references.items()}
     empty = sum(not slow_words(text) for text in predictions.values())
     assert len(references) == 10570 and empty == 1
-    scores = compute("v1.1", predictions, references)
+    scores = squad.squad1_scores(predictions, references)
     assert scores == {"exact_match": 100, "f1": pytest.approx(100 * (10570 - empty) / 10570)}

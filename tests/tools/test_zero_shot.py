@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from sklearn.metrics import matthews_corrcoef, roc_auc_score
 
 import run_pretraining
-from elmo_gpt_bert.analysis import curves, zero_shot
+from elmo_gpt_bert.analysis import zero_shot
 from elmo_gpt_bert.tasks.minimal_pairs import BidirectionalScorer, MaskedScorer
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.errors import InputError
@@ -204,6 +204,11 @@ def test_two_runs_are_two_curves_and_samples_are_spread_evenly(tmp_path):
     rows = zero_shot.main([*argv, "--output_dir", str(tmp_path / "out")])
     assert [(row["run"], row["updates"]) for row in rows] == [("mlm", 2), ("mlm", 10), ("ltr", 2), ("ltr", 10)]
     assert (tmp_path / "out" / "zero_shot.png").read_bytes().startswith(b"\x89PNG")
+    figure = Figure()
+    zero_shot.draw(figure, rows, ["blimp_accuracy"], "updates")
+    mlm, ltr, chance = figure.axes[0].lines
+    assert [curve.get_label() for curve in (mlm, ltr)] == ["mlm", "ltr"] and {*chance.get_ydata()} == {0.5}
+    assert mlm.get_xydata().tolist() == [[row["updates"], row["blimp_accuracy"]] for row in rows[:2]]
     data = zero_shot.Dataset.from_dict({"text": [str(number) for number in range(10)]})
     assert zero_shot.spread(data, 4)["text"][:] == ["0", "3", "6", "9"]
 
@@ -251,48 +256,3 @@ def test_a_sentence_that_cannot_be_scored_is_named(sentence, problem, tmp_path):
     (tmp_path / "dev.tsv").write_text("a\t1\t\tthe film\na\t0\t\tfilm the\n", encoding="utf-8")
     with pytest.raises(InputError, match=problem):
         scores_of(write_bert(tmp_path), tmp_path, "--cola", str(tmp_path))
-
-
-# Curves of fine-tuned models
-
-
-def write_metrics(folder: Path, checkpoint: str, **scores: float) -> str:
-    folder.mkdir(parents=True)
-    record = {"args": {"model_name_or_path": checkpoint}, **scores}
-    (folder / "metrics.json").write_text(json.dumps(record), encoding="utf-8")
-    return str(folder)
-
-
-def test_runs_from_checkpoints_are_curves_with_the_names_of_their_folders(tmp_path, capsys):
-    runs = [
-        write_metrics(tmp_path / "mlm" / "late", "checkpoint-1500", eval_accuracy=0.75),
-        write_metrics(tmp_path / "mlm" / "early", "checkpoint-20", eval_accuracy=0.5),
-        write_metrics(
-            tmp_path / "ltr" / "seeds",
-            "checkpoint-20",
-            eval_accuracy=0.9,
-            eval_accuracy_mean=0.6,
-            eval_accuracy_std=0.25,
-        ),
-    ]
-    rows = curves.main([*runs, "--score", "eval_accuracy", "--output_dir", str(tmp_path / "out")])
-    assert rows == [
-        {"run": "ltr", "updates": 20, "eval_accuracy": 0.6, "eval_accuracy_std": 0.25},
-        {"run": "mlm", "updates": 20, "eval_accuracy": 0.5},
-        {"run": "mlm", "updates": 1500, "eval_accuracy": 0.75},
-    ]
-    assert json.loads((tmp_path / "out" / "curves.json").read_text()) == rows
-    assert "| mlm | 1,500 | 0.750 |  |" in capsys.readouterr().out
-    figure = Figure()
-    curves.draw(figure, rows, ["eval_accuracy"], "updates")
-    seeds, mlm = figure.axes[0].containers
-    assert (seeds.get_label(), mlm.get_label()) == ("ltr", "mlm") and seeds.has_yerr and not mlm.has_yerr
-    assert mlm.lines[0].get_xydata().tolist() == [[20, 0.5], [1500, 0.75]]
-
-
-def test_runs_without_the_score_or_from_no_checkpoint_are_one_clear_error(tmp_path):
-    output = ["--score", "eval_f1", "--output_dir", str(tmp_path / "out")]
-    with pytest.raises(ValueError, match="a did not begin with a checkpoint-N, but with bert"):
-        curves.main([write_metrics(tmp_path / "a", "bert"), *output])
-    with pytest.raises(ValueError, match="has no eval_f1: --score is one of eval_accuracy"):
-        curves.main([write_metrics(tmp_path / "b", "checkpoint-1", eval_accuracy=1.0), *output])

@@ -8,10 +8,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import huggingface_hub
 import pytest
 import torch
-from huggingface_hub import ModelCard, constants, hf_api
+from huggingface_hub import ModelCard, constants
 from huggingface_hub.utils import filter_repo_objects
 from transformers import BertConfig, BertModel
 
@@ -21,10 +20,9 @@ from elmo_gpt_bert.training.output_folder import write_checksums
 from elmo_gpt_bert.training.reporting import LEFT_OUT, create_repository, push
 from tests.project.test_house import commands
 from tests.support.glue_sample import write_model, write_task, write_vocabulary
-from tests.support.hub_server import HubServer
+from tests.support.hub_server import HubServer, log_in
 
 
-FILE = "HUB/{repo_id}/resolve/{revision}/{filename}"
 PUSHED = {"README.md", "SHA256SUMS", "config.json", "metrics.json", "model.safetensors", "runs/1/hparams.yml"}
 PUSHED |= {"tokenizer.json"}
 
@@ -32,15 +30,8 @@ PUSHED |= {"tokenizer.json"}
 @pytest.fixture
 def hub(monkeypatch, tmp_path) -> Iterator[HubServer]:
     """A Hub that this process is logged in to."""
-    huggingface_hub.utils.disable_progress_bars()
     with HubServer() as server:
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(constants, "ENDPOINT", server.url)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", FILE.replace("HUB", server.url))
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr(hf_api, "ENDPOINT", server.url, raising=False)
-        monkeypatch.setattr(constants, "HF_TOKEN_PATH", "/nowhere")
-        monkeypatch.setenv("HF_TOKEN", server.token)
+        log_in(monkeypatch, server, tmp_path / "cache")
         monkeypatch.setattr("time.sleep", lambda seconds: None)  # between two tries
         yield server
 

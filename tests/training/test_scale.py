@@ -2,9 +2,7 @@
 
 import json
 import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -19,7 +17,7 @@ from safetensors.torch import load_file
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 import run_glue
-from elmo_gpt_bert.training import launching, processes
+from elmo_gpt_bert.training import command_line, launching, processes
 from modeling.bert import modeling_bert
 from tests.conftest import ROOT
 from tests.support.glue_sample import write_model, write_task, write_vocabulary
@@ -96,21 +94,33 @@ def test_the_configuration_of_sharding_means_what_it_says(monkeypatch):
 # Launches
 
 
-def start_script(command: list[str], **environment: str) -> subprocess.CompletedProcess:
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "false"} | environment
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+def test_a_launch_that_accelerate_does_not_spread_stops_before_it_trains(flags, tmp_path, monkeypatch, capfd):
+    """`accelerate launch` in this process; the one that it starts is forked, with the environment that it gets."""
+    started = []
 
+    class Started:
+        def __init__(self, command: list[str], env: dict[str, str]) -> None:
+            _, script, *words = command
+            started.append(script)
 
-def accelerate_launch(*words: str) -> list[str]:
-    return [shutil.which("accelerate", path=Path(sys.executable).parent), "launch", *words]
+            def run() -> None:
+                os.environ |= env
+                monkeypatch.setattr("sys.argv", [script])
+                command_line.run_command(lambda: run_glue.main(words))
 
+            self.processes = fork(run)
 
-@pytest.mark.slow
-def test_a_launch_that_accelerate_does_not_spread_stops_before_it_trains(flags, tmp_path):
-    done = start_script([*accelerate_launch("--cpu", "--num_processes", "2"), "run_glue.py", *flags("out")])
-    assert done.returncode != 0
-    assert "run_glue.py: error: MASTER_ADDR is 127.0.0.1, as a launcher of several" in done.stderr
-    assert "ACCELERATE_USE_CPU=true torchrun" in done.stderr and not (tmp_path / "out").exists()
+        def wait(self) -> None:
+            self.returncode, *_ = wait(self.processes)
+
+    monkeypatch.setattr(launch.subprocess, "Popen", Started)
+    words = ["--cpu", "--num_processes", "2", "run_glue.py", *flags("out")]
+    with pytest.raises(subprocess.CalledProcessError):
+        launch.launch_command(launch.launch_command_parser().parse_args(words))
+    assert started == ["run_glue.py"]
+    said = capfd.readouterr().err
+    assert "run_glue.py: error: MASTER_ADDR is 127.0.0.1, as a launcher of several" in said
+    assert "ACCELERATE_USE_CPU=true torchrun" in said and not (tmp_path / "out").exists()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="GPUs would take the processes")

@@ -6,7 +6,7 @@
 
 No model is needed. Predictions are one JSON object, id -> text, with "" for no answer, and are scored as they are. The
 --null_odds_file is one JSON object too, id -> probability or log odds of no answer. It adds the best thresholds.
-elmo_gpt_bert/metrics/squad.py says what the scores are and how the two versions differ.
+elmo_gpt_bert/metrics/squad_scores.py says what the scores are and how the two versions differ.
 
 A prediction of "" stays "" at any threshold. So the best scores are at most a run's eval_best_exact and eval_best_f1,
 which are computed from the best answers to all questions. They are equal for a run with

@@ -1,6 +1,4 @@
-"""What fine-tuned models say: the entities of a sentence, with probabilities of the tags, by any model that run_ner.py
-trained, and the best answers to a question about a text, by any model that run_squad.py trained.
-"""
+"""The entities of a sentence, with probabilities of the tags, by any model that run_ner.py trained."""
 
 from __future__ import annotations
 
@@ -11,12 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from datasets import Dataset, DatasetDict
-from transformers import AutoModelForQuestionAnswering, AutoModelForTokenClassification
+from transformers import AutoModelForTokenClassification
 
-from elmo_gpt_bert.explorer.language_models import Span, check_characters, check_named, words_of
+from elmo_gpt_bert.explorer.language_models import Span, check_named, words_of
 from elmo_gpt_bert.metrics.entities import split_tag, starts
 from elmo_gpt_bert.tasks.ner.features import class_names, collate, make_features, predicted_tags
-from elmo_gpt_bert.tasks.squad.answering import N_BEST, Entry, QuestionAnswerer, probabilities, with_null
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.loading import load_config, load_model, load_tokenizer, positions
@@ -28,27 +25,6 @@ if TYPE_CHECKING:
 
 
 LONGEST_ROW = 512  # tokens of a row, of models without a limit
-LONGEST_TEXT = 20_000  # characters
-
-
-def load_trained(
-    auto_class: type, name: str, task: str, script: str
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Loads a folder that the script has fine-tuned. Raises ValueError for a model of another task."""
-    check_named(name)
-    source = ModelSource(name)
-    config = load_config(source)
-    saved = config.architectures or []
-    if saved and not any(task in architecture for architecture in saved):
-        raise InputError(
-            f"{name} holds {', '.join(saved)}, which {script} did not train: name a folder that it trained."
-        )
-    tokenizer = load_tokenizer(source)
-    remedy = f"name a folder that {script} trained"
-    return load_model(auto_class, source, config, tokenizer, train=False, remedy=remedy), tokenizer
-
-
-# Entities
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +58,15 @@ class Entity:
 
 @lru_cache(maxsize=2)
 def load_tagger(name: str) -> Tagger:
-    """Loads a fine-tuned folder. Raises ValueError for a model that tells no entities apart."""
-    model, tokenizer = load_trained(AutoModelForTokenClassification, name, "TokenClassification", "run_ner.py")
+    """Loads a folder that run_ner.py has fine-tuned. Raises ValueError for a model of another task."""
+    check_named(name)
+    source = ModelSource(name)
+    config, remedy = load_config(source), "name a folder that run_ner.py trained"
+    saved = config.architectures or []
+    if saved and not any("TokenClassification" in architecture for architecture in saved):
+        raise InputError(f"{name} holds {', '.join(saved)}, which run_ner.py did not train: {remedy}.")
+    tokenizer = load_tokenizer(source)
+    model = load_model(AutoModelForTokenClassification, source, config, tokenizer, train=False, remedy=remedy)
     names, scheme = class_names(DatasetDict(), model.config, train=False, tag_scheme="iob2", model_name=name)
     return Tagger(model.eval(), tokenizer, names, scheme)
 
@@ -125,46 +108,3 @@ def entities_of(sentence: str, words: list[TaggedWord]) -> list[Entity]:
         score = float(np.mean([word.best[0][1] for word in group]))
         entities.append(Entity((begin, end), sentence[begin:end], split_tag(group[0].tag)[1], score))
     return entities
-
-
-# Answers
-
-
-@dataclass(frozen=True)
-class Ranked:
-    """The answers to a question, the best first, and "no answer"."""
-
-    entries: list[Entry]
-    null: Entry
-
-    @property
-    def null_odds(self) -> float:
-        """The score of "no answer" less that of the best answer, as in null_odds.json."""
-        return self.null.score - self.entries[0].score
-
-    def predict(self, threshold: float | None) -> Entry:
-        """The best answer, or "no answer" if it scores more than the threshold above it. None: always an answer."""
-        return self.null if threshold is not None and self.null_odds > threshold else self.entries[0]
-
-    def best(self, threshold: float | None) -> list[tuple[Entry, float]]:
-        """All with probabilities, as in nbest_predictions.json. With a threshold, "no answer" is an entry."""
-        entries = self.entries if threshold is None else with_null(self.entries, self.null, N_BEST)
-        return list(zip(entries, probabilities(entries), strict=True))
-
-
-@lru_cache(maxsize=2)
-def load_answerer(name: str) -> QuestionAnswerer:
-    """Loads a fine-tuned folder. Raises ValueError for a model that does not answer questions."""
-    return QuestionAnswerer(*load_trained(AutoModelForQuestionAnswering, name, "QuestionAnswering", "run_squad.py"))
-
-
-def answer(answerer: QuestionAnswerer, question: str, context: str) -> Ranked:
-    """The 20 best answers. Raises ValueError for an empty question, and for a text that is empty or too long."""
-    for name, text in (("question", question), ("text", context)):
-        check_characters(text)
-        if not text.strip():
-            raise InputError(f"The {name} is empty: write one.")
-    if len(context) > LONGEST_TEXT:
-        raise InputError(f"The text has {len(context):,} characters: shorten it to {LONGEST_TEXT:,} or fewer.")
-    ((entries, null),) = answerer.rank([question], [context])
-    return Ranked(entries, null)
