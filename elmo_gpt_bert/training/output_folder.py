@@ -135,6 +135,11 @@ def _sums(listing: Path) -> dict[str, str]:
     return {line[66:] or line: line[:64] for line in lines if line and not line.startswith("#")}
 
 
+def loaded_names(listing: Path) -> set[str]:
+    """The names in a SHA256SUMS that a library would load from the folder itself."""
+    return {name for name in _sums(listing) if "/" not in name and LOADED_FILES.fullmatch(name)}
+
+
 def loadable_files(folder: Path) -> list[Path]:
     """The files in `folder`, not below it, that a library would load, sorted by their names."""
     return sorted(path for path in folder.iterdir() if LOADED_FILES.fullmatch(path.name) and not path.is_dir())
@@ -144,8 +149,8 @@ def superseded_files(folder: Path, new: Path) -> set[str]:
     """The files of a model in `folder` that its SHA256SUMS lists, and that of the folder `new` does not."""
     if not (folder / SHA256SUMS).exists():
         return set()
-    gone = _sums(folder / SHA256SUMS).keys() - _sums(new / SHA256SUMS).keys()
-    return {path.name for path in loadable_files(folder)} & gone
+    here = {path.name for path in loadable_files(folder)}
+    return here & loaded_names(folder / SHA256SUMS) - loaded_names(new / SHA256SUMS)
 
 
 def verify_checksums(folder: Path) -> None:

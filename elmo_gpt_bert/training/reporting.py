@@ -9,6 +9,7 @@ its folder names it. Otherwise the card names no licence.
 from __future__ import annotations
 
 import dataclasses
+import glob
 import html
 import json
 import os
@@ -479,16 +480,33 @@ def push(name: str, folder: Path) -> None:
     """Uploads a folder but for what is `LEFT_OUT`. huggingface_hub tries again where the Hub fails for a while.
 
     Files that the repository has already are not sent again, so an upload that was interrupted goes on when it is
-    repeated. Other files of the repository stay. Raises OSError with a command that uploads the folder.
+    repeated. The `_pushed_before` of an earlier push go in the same commit. Raises OSError with a command that
+    uploads the folder.
     """
+    api = huggingface_hub.HfApi()
     try:
-        url = huggingface_hub.HfApi().upload_folder(repo_id=name, folder_path=folder, ignore_patterns=[*LEFT_OUT])
+        old = [glob.escape(file) for file in _pushed_before(api, name)] or None
+        url = api.upload_folder(repo_id=name, folder_path=folder, ignore_patterns=[*LEFT_OUT], delete_patterns=old)
     except (OSError, HTTPError, ValueError) as error:
         raise FileError(
             f"{folder} is complete, but could not be pushed to {name} on {constants.ENDPOINT}: {_reason(error)}. "
             f"Then: {shlex.join(['hf', 'upload', name, str(folder), *EXCLUDED])}"
         ) from error
     print(f"pushed to {url}")
+
+
+def _pushed_before(api: huggingface_hub.HfApi, name: str) -> list[str]:
+    """The files of an earlier push that must not stand beside another model: those it listed and loads, predictions.
+
+    The next push replaces those that it has, too. All other files are the user's.
+    """
+    files = api.list_repo_files(name)
+    listed = (
+        output_folder.loaded_names(Path(api.hf_hub_download(name, output_folder.SHA256SUMS)))
+        if output_folder.SHA256SUMS in files
+        else set()
+    )
+    return [file for file in files if file in listed or output_folder.PREDICTION_FILES.fullmatch(file)]
 
 
 def _reason(error: Exception) -> str:
@@ -498,6 +516,8 @@ def _reason(error: Exception) -> str:
     if isinstance(error, HfHubHTTPError):
         status = error.response.status_code
         return f"the Hub answered with an error ({status}): {REFUSALS.get(status, 'try again later')}"
+    if type(error).__name__ == "XetAuthenticationError":  # where the Hub keeps large files
+        return f"the Hub answered with an error (403): {REFUSALS[403]}"
     if isinstance(error, HTTPError):
         return f"it cannot be reached ({str(error) or type(error).__name__}): check the network, try again later"
     remedy = "give another --hub_model_id" if isinstance(error, ValueError) else "correct that"

@@ -105,7 +105,7 @@ def test_a_part_of_a_test_set_has_no_file_for_the_leaderboard_and_the_run_says_s
     assert note in capsys.readouterr().out
 
 
-def test_the_next_run_removes_these_files_like_other_predictions():
+def test_an_upload_replaces_these_files_of_an_earlier_model_like_its_other_predictions():
     assert [name for name in SIZES if not PREDICTION_FILES.fullmatch(name)] == []
     assert not PREDICTION_FILES.fullmatch("notes.tsv")
 

@@ -8,11 +8,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import huggingface_hub
 import pytest
-import torch
+from hf_xet import XetAuthenticationError
 from huggingface_hub import ModelCard, constants
 from huggingface_hub.utils import filter_repo_objects
-from transformers import BertConfig, BertModel
 
 import run_glue
 from elmo_gpt_bert.training import runs
@@ -173,15 +173,28 @@ def test_a_hub_that_fails_after_the_work_costs_nothing_but_one_command(hub, end,
     assert {"README.md", "metrics.json", "model.safetensors", "predictions.tsv"} <= names and ".lock" not in names
 
 
-def test_of_two_models_in_a_repository_the_one_pushed_last_is_loaded(hub, tmp_path):
-    config = BertConfig(hidden_size=4, num_hidden_layers=1, num_attention_heads=1, intermediate_size=4, vocab_size=9)
-    models = [BertModel(config) for _ in range(2)]
-    for model, size in zip(models, ("1KB", "50GB"), strict=True):
-        model.save_pretrained(tmp_path / size, max_shard_size=size)
-        send("me/out", tmp_path / size)
-    assert "model.safetensors.index.json" in hub.files("me/out")  # of the first
-    loaded = BertModel.from_pretrained("me/out")
-    assert all(torch.equal(weight, loaded.state_dict()[name]) for name, weight in models[1].state_dict().items())
+def test_a_store_of_large_files_that_refuses_a_token_is_told_as_the_hub_is(hub, folder, monkeypatch):
+    def refused(*_, **__):
+        raise XetAuthenticationError("expired")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "upload_folder", refused)
+    with pytest.raises(OSError, match=r"\(403\): let the token write there, .* Then: hf upload me/rte "):
+        send("me/rte", folder)
+
+
+def test_nothing_of_an_earlier_model_stays_beside_the_one_that_is_pushed(hub, tmp_path):
+    for name, files in (("first", ["model.safetensors.index.json", "vocab.txt"]), ("second", ["model.safetensors"])):
+        (tmp_path / name).mkdir()
+        for file in ["config.json", *files]:
+            (tmp_path / name / file).write_text(name, encoding="utf-8")
+        write_checksums(tmp_path / name)
+    (tmp_path / "first" / "predictions.tsv").touch()
+    (tmp_path / "first" / "notes.txt").touch()
+    (tmp_path / "first" / "pytorch_model.gguf").touch()  # nobody but the user may remove it
+    send("me/out", tmp_path / "first")
+    send("me/out", tmp_path / "second")
+    kept = {"SHA256SUMS", "config.json", "model.safetensors", "notes.txt", "pytorch_model.gguf"}
+    assert hub.files("me/out").keys() == kept and hub.files("me/out")["config.json"] == b"second"
 
 
 @pytest.mark.slow

@@ -214,7 +214,10 @@ def test_the_folder_is_pushed_to_a_repository_made_before_the_work(finished, tmp
         def auth_check(self, repo_id, write):
             calls.append(("check", repo_id, write, not (tmp_path / "out" / "metrics.json").exists()))
 
-        def upload_folder(self, repo_id, folder_path, ignore_patterns):
+        def list_repo_files(self, repo_id):
+            return []
+
+        def upload_folder(self, repo_id, folder_path, ignore_patterns, delete_patterns):
             files = ["model.safetensors", "checkpoint-2/optimizer.safetensors", "outputs-0123456789abcdef.safetensors"]
             sent = filter_repo_objects(files, ignore_patterns=ignore_patterns)
             calls.append(("upload", repo_id, Path(folder_path, "model.safetensors").exists(), list(sent)))
