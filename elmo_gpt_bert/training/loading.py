@@ -43,8 +43,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
+# An Egyptian hieroglyph: a letter, so normalisers keep it, that hardly any vocabulary has.
+UNKNOWN = "\U00013000"
 TOKENIZER, IMPLEMENTATION = Parameter("tokenizer_name"), Parameter("implementation")
 TRAIN = Parameter("train=True", "do_train")
+TOKENIZER_FILES = ("*token*.json", "vocab*.json")
 
 
 def load_tokenizer(source: ModelSource, *, for_task: bool = True) -> PreTrainedTokenizerBase:
@@ -58,12 +61,16 @@ def load_tokenizer(source: ModelSource, *, for_task: bool = True) -> PreTrainedT
         if name.endswith(".txt"):
             tokenizer = _word_pieces(Path(name), source.do_lower_case)
         else:
+            for pattern in TOKENIZER_FILES:
+                for path in Path(name).glob(pattern):
+                    read_json(path)  # raises ValueError for a file that cannot be read
             tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=source.trust_remote_code)
         _check_numbers(tokenizer)
         if hasattr(tokenizer, "task_inputs"):  # a language model's tokenizer adds no special tokens by default
             tokenizer.task_inputs = for_task
         if tokenizer.vocab_files_names and len(tokenizer) <= len(set(tokenizer.all_special_tokens)):
             raise InputError("it has no tokenizer files, or no words in them")
+        tokenizer(UNKNOWN, UNKNOWN)  # some damage shows only with unknown tokens and pairs
     if for_task and tokenizer.pad_token is None:
         raise InputError(
             f"the tokenizer {name} has no padding token, which batches of several texts need: save it with one, e.g. "
@@ -75,10 +82,15 @@ def load_tokenizer(source: ModelSource, *, for_task: bool = True) -> PreTrainedT
 
 def _word_pieces(path: Path, do_lower_case: bool) -> BertTokenizer:
     """Raises ValueError if a special token is missing: the tokenizer would add it, and the model does not know it."""
-    # Not universal newlines: of carriage returns alone, tokenizers would make one word piece.
-    lines = set(path.read_bytes().decode().replace("\r\n", "\n").split("\n"))
+    content = path.read_bytes()
+    if b"\r" in content and b"\n" not in content:
+        raise InputError("none of its lines ends with a line feed: convert it, e.g. with mac2unix")
+    lines = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").removesuffix("\n").split("\n"), start=1):
+        if lines.setdefault(line, number) != number:
+            raise InputError(f"{shown(line)} stands in line {lines[line]} and in line {number}: each has one number")
     tokenizer = BertTokenizer(vocab=str(path), do_lower_case=do_lower_case)
-    missing = set(tokenizer.special_tokens_map.values()) - lines
+    missing = set(tokenizer.special_tokens_map.values()) - lines.keys()
     if missing:
         raise InputError(f"it has no {', '.join(sorted(missing))}, so these are not BERT's word pieces")
     return tokenizer

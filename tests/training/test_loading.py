@@ -183,22 +183,14 @@ def test_a_vocab_file_is_read_in_the_casing_asked_for(run):
         ("\n".join(VOCABULARY).replace("[UNK]", "<unk>").encode(), r"it has no \[UNK\]"),
         ("\n".join(VOCABULARY).replace("[CLS]", "<cls>").encode(), r"it has no \[CLS\]"),
         ("\n".join(VOCABULARY).encode("utf-16"), "utf-8"),
-        ("\r".join(VOCABULARY).encode(), r"it has no \[CLS\], \[MASK\]"),
+        ("\n".join([*VOCABULARY, VOCABULARY[7]]).encode(), f"'{VOCABULARY[7]}' stands in line 8 and in line"),
+        ("\r".join(VOCABULARY).encode(), "none of its lines ends with a line feed: convert it, e.g. with mac2unix"),
     ],
 )
 def test_a_vocab_file_that_is_not_berts_is_an_error(run, tmp_path, content, message):
     (tmp_path / "odd.txt").write_bytes(content)
     with pytest.raises(ValueError, match=f"cannot load .*odd.txt: .*{message}"):
         load_tokenizer(run(tokenizer_name=str(tmp_path / "odd.txt")))
-
-
-def test_a_vocab_file_may_have_the_line_ends_of_windows_and_of_a_word_twice_the_last_counts(run, tmp_path):
-    whole = load_tokenizer(run()).get_vocab()
-    (tmp_path / "odd.txt").write_bytes("\r\n".join(VOCABULARY).encode())
-    assert load_tokenizer(run(tokenizer_name=str(tmp_path / "odd.txt"))).get_vocab() == whole
-    (tmp_path / "odd.txt").write_text("\n".join([*VOCABULARY, VOCABULARY[7]]), encoding="utf-8")
-    twice = load_tokenizer(run(tokenizer_name=str(tmp_path / "odd.txt"))).get_vocab()
-    assert twice == whole | {VOCABULARY[7]: len(VOCABULARY)}  # as in transformers
 
 
 def test_a_folder_without_tokenizer_is_not_taken_for_one_without_words(evaluation, saved):
@@ -223,38 +215,46 @@ def test_a_tokenizer_that_gives_an_id_twice_is_refused(evaluation, saved, kind):
         load_tokenizer(evaluation)
 
 
-@pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json"])
-@pytest.mark.parametrize("damage", ["a list", "half", "empty", "endless"])
-def test_a_broken_tokenizer_is_an_error_that_names_its_folder(evaluation, saved, damage, file):
-    path = saved / file
+@pytest.mark.parametrize("damage", ["a list", "half", "a panic of the library"])
+def test_a_broken_tokenizer_is_an_error_that_names_its_folder(evaluation, saved, damage):
+    path = saved / "tokenizer.json"
     text = path.read_text(encoding="utf-8")
-    contents = {"a list": "[1]", "half": text[: len(text) // 2], "empty": "", "endless": "[" * 99_999}
+    strange = json.loads(text)
+    del strange["post_processor"]["special_tokens"]["[SEP]"]
+    contents = {"a list": "[1]", "half": text[: len(text) // 2], "a panic of the library": json.dumps(strange)}
     path.write_text(contents[damage], encoding="utf-8")
+    configure(saved / "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")  # takes the file as it is
     with pytest.raises(ValueError, match=r"cannot load .*saved: .* tokenizer_name may name a vocab.txt") as info:
         load_tokenizer(evaluation)
-    assert "\n" not in str(info.value)
+    assert ("tokenizer.json is not JSON" in str(info.value)) == (damage == "half")
+    assert ("PanicException" in str(info.value)) == (damage == "a panic of the library")
 
 
-def test_a_tokenizer_whose_unknown_token_is_no_entry_numbers_no_unknown_word(evaluation, saved):
+@pytest.mark.parametrize("kind", ["BertTokenizer", "PreTrainedTokenizerFast"])
+def test_a_tokenizer_whose_unknown_token_is_no_entry_is_refused_and_not_met_in_the_data(evaluation, saved, kind):
     content = json.loads((saved / "tokenizer.json").read_text(encoding="utf-8"))
     content["model"]["vocab"]["other"] = content["model"]["vocab"].pop("[UNK]")
     content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] != "[UNK]"]
     (saved / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
-    tokenizer = load_tokenizer(evaluation)
-    tokenizer("a film")
-    with pytest.raises(Exception, match="UNK"):
-        tokenizer("a \U00013000")
+    configure(saved / "tokenizer_config.json", tokenizer_class=kind)
+    with pytest.raises(ValueError, match="cannot load .*saved: .*UNK"):
+        load_tokenizer(evaluation)
 
 
-def test_a_key_twice_or_endless_nesting_in_a_configuration_is_refused(evaluation, saved):
-    text = (saved / "config.json").read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    ("file", "part"),
+    [("config.json", load_config), ("tokenizer_config.json", load_tokenizer)]
+    + [("tokenizer.json", load_tokenizer), ("vocab.json", load_tokenizer)],
+)
+def test_a_key_twice_or_endless_nesting_in_a_file_is_refused(evaluation, saved, file, part):
+    text = (saved / file).read_text(encoding="utf-8") if (saved / file).is_file() else "{}"
     for content, problem in (
         ('{"a": 1, "a": 2,' + text[1:], "the name 'a' 2 times"),
-        ("[" * 99_999, "nested too deep"),
+        ("[" * 99_999, "nested too deeply"),
     ):
-        (saved / "config.json").write_text(content, encoding="utf-8")
-        with pytest.raises(ValueError, match=f"cannot load .*saved: config.json is not JSON .*{problem}") as raised:
-            load_config(evaluation)
+        (saved / file).write_text(content.replace(",}", "}"), encoding="utf-8")
+        with pytest.raises(ValueError, match=f"cannot load .*saved: {file} is not JSON .*{problem}") as raised:
+            part(evaluation)
         assert "\n" not in str(raised.value)
 
 
