@@ -23,7 +23,6 @@ from datasets import DatasetDict
 from elmo_gpt_bert.tasks.features import map_examples, report_known_words
 from elmo_gpt_bert.tasks.rows import (
     DATA_DIR,
-    check_characters,
     check_folder,
     columns,
     hub_splits,
@@ -213,10 +212,6 @@ def _passage(path: Path) -> Iterator[dict]:
     """The rows of one article, one for each of its questions."""
     names = ("questions", "options", "answers")
     passage = read_json(path)
-    try:
-        check_characters(passage)
-    except UnicodeEncodeError as error:
-        raise InputError(f"{path} holds half a surrogate pair, which is no character ({error})") from error
     try:
         article, *lists = (passage[name] for name in ("article", *names))
         rows = list(zip(*lists, strict=True))

@@ -215,8 +215,7 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict]]:
         if not content.strip():
             continue
         try:
-            row = parse_json(content, _no_number)
-            check_characters(row)
+            row = _parse(content, _no_number)
         except ValueError as error:
             raise InputError(f"{path}:{line}: not JSON ({error}); a file holds one object a line") from error
         if not isinstance(row, dict):
@@ -242,16 +241,19 @@ def columns(row: dict, names: Iterable[str], where: str, remedy: Text = "") -> l
 # Lines and JSON
 
 
-def check_characters(value: Any) -> None:
-    """Raises UnicodeEncodeError, a ValueError, for half a surrogate pair in a JSON value, such as \\ud83d."""
-    json.dumps(value, ensure_ascii=False).encode()
+def _parse(text: str, parse_constant: Callable[[str], Any] | None = None) -> Any:
+    """Like `parse_json`, and raises ValueError for half a surrogate pair, such as \\ud83d, which is no character."""
+    value = parse_json(text, parse_constant)
+    if "\\u" in text:  # nothing else can stand for it in a file of UTF-8
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
 
 
 def read_json(path: Path) -> Any:
     """The JSON value that a whole file holds."""
     content = "".join(line for _, line in read_lines(path))
     try:
-        return parse_json(content)
+        return _parse(content)
     except ValueError as error:
         lines = "; a file with one object a line is called .jsonl" if "Extra data" in str(error) else ""
         raise InputError(f"{path}: not JSON ({error}){lines}") from error
@@ -272,18 +274,11 @@ def members(parent: Any, name: str, where: str, kind: str, layout: str) -> Itera
 
 
 def check_text(value: Any, name: str, where: str, gaps: bool = False) -> str:
-    """The `value`. Raises ValueError unless it is text that UTF-8 can encode and, without `gaps`, not blank."""
+    """The `value`. Raises ValueError unless it is text and, without `gaps`, not blank."""
     if not isinstance(value, str):
         raise InputError(f"{where}: {name} is {shown(value)}, not text")
     if not (gaps or value.strip()):
         raise InputError(f"{where}: {name} is empty ({shown(value)}): give it a text, or leave the question out")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"{where}: {name} holds {value[error.start]!r}, half a surrogate pair, which is not a character: write "
-            "the whole pair, or the character itself"
-        ) from error
     return value
 
 

@@ -49,8 +49,7 @@ def _restrictions(hint: Any) -> Iterator[Allowed]:
 
 Positive = Allowed(lambda number: number > 0, "positive")
 PositiveInt = Annotated[int, Positive]
-# Above these limits a number of updates, or the learning rate of the lowest layer, could be infinite.
-LayerFactor = Annotated[float, Positive, Allowed(lambda factor: factor <= 10, "at most 10")]
+# Above this limit the number of updates could be infinite.
 Epochs = Annotated[float, Allowed(lambda epochs: epochs <= 1e9, "at most 1e9")]
 NonNegativeInt = Annotated[int, Allowed(lambda number: number >= 0, "0 or more")]
 NonNegativeFloat = Annotated[float, Allowed(lambda number: number >= 0, "0 or more")]
@@ -187,7 +186,6 @@ class RunArguments:
         "biLM; or Muon for hidden matrices with AdamW for the rest",
     )
     learning_rate: NonNegativeFloat = flag(5e-5, "peak learning rate")
-    layerwise_lr_decay: LayerFactor = flag(1.0, "factor of the learning rate from each layer to the one below it")
     reinit_layers: NonNegativeInt = flag(0, "start this many top layers, and the pooler, from random weights")
     freeze_layers: NonNegativeInt | None = flag(None, "do not train the embeddings and this many lowest layers")
     weight_decay: NonNegativeFloat = flag(0.0, "for matrices only")

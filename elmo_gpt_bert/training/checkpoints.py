@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator, DistributedType
+from accelerate import Accelerator
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
@@ -42,7 +42,7 @@ from elmo_gpt_bert.training.optimization import (
     saved_name,
 )
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, HALF_WRITTEN, damage, matching_folders, write_checksums
-from elmo_gpt_bert.training.processes import hardware, on_main, together, versions
+from elmo_gpt_bert.training.processes import on_main, together
 from elmo_gpt_bert.training.results import goodness
 from elmo_gpt_bert.training.task import Task
 
@@ -127,10 +127,8 @@ class Checkpoints:
         """
         self.model, self.optimizer, self.tokenizer, self.plan = task.model, optimizer, task.tokenizer, plan
         self.args, self.accelerator = args, accelerator
-        uses_fsdp = accelerator.distributed_type == DistributedType.FSDP
-        # What changes only rounding.
-        self.circumstances = versions() | hardware(accelerator) | {"FSDP": uses_fsdp}
-        self.circumstances[BATCH_SIZE] = args.per_device_train_batch_size
+        # What changes only rounding and, if it is the size, what dropout draws.
+        self.circumstances = {"processes": accelerator.num_processes, BATCH_SIZE: args.per_device_train_batch_size}
         # Now, because FSDP gives the model other parameters while it computes.
         self.names = {weight: saved_name(task.model, name) for name, weight in task.model.named_parameters()}
         self.folder = Path(args.output_dir)
@@ -235,7 +233,7 @@ class Checkpoints:
             shutil.rmtree(half_written)
         problems = []
         for update in self.saved_updates():
-            problem = self._damage_of(update) or self._damage_of_best(update)
+            problem = self._damage_of(update)
             if problem is None:
                 return self._read(update)
             problems.append(f"{self.path(update)}: {problem}")
@@ -248,8 +246,8 @@ class Checkpoints:
         """Raises ValueError if the identity `saved` in `path` is not of this run, or of its first updates."""
         check_same(self.identity, saved, path, allowed_differences(self.identity, saved, path, update))
 
-    def _print_changes(self, saved: dict[str, str | int], path: Path) -> None:
-        """Prints which circumstances differ from those that are `saved` in `path`, and what follows from that."""
+    def _print_changes(self, saved: dict[str, int], path: Path) -> None:
+        """Prints which circumstances differ from those that are `saved` in `path`, and what may differ by that."""
         changes = {name: value for name, value in self.circumstances.items() if value != saved.get(name)}
         if changes:
             listed = "; ".join(f"{name} {saved.get(name)}, now {value}" for name, value in changes.items())
@@ -266,15 +264,10 @@ class Checkpoints:
                 with safe_open(path / name, "pt"):
                     pass
             name = "progress.json"
-            written = self._read(update)[0].update
+            self._read(update)
         except (SafetensorError, *BROKEN) as error:
             return f"{name} is missing or broken ({type(error).__name__}: {' '.join(str(error).split())})"
-        return None if written == update else f"it is the checkpoint of update {written} under another name"
-
-    def _damage_of_best(self, update: int) -> str | None:
-        best = self._read(update)[0].best_update if self.args.load_best_model_at_end else None
-        problem = None if best is None else self._damage_of(best)
-        return problem and f"in the best before it, {self.path(best)}, {problem}"
+        return None
 
     def load(self, update: int) -> None:
         """Loads the weights and the state of the checkpoint after `update`. Every process must call it.
@@ -289,7 +282,8 @@ class Checkpoints:
 
     def _check(self, update: int) -> None:
         if problem := self._damage_of(update):
-            raise FileError(f"{self.path(update)}: {problem}. Remove it, and --resume continues from the one before")
+            remedy = "Remove it and the later ones, and --resume continues from the one before"
+            raise FileError(f"{self.path(update)}: {problem}. {remedy}")
 
     def how_to_resume(self) -> str:
         """For messages: the newest checkpoint, and how to continue from it."""

@@ -9,8 +9,8 @@ A recipe that names none of do_train, do_eval and do_predict trains and evaluate
 after the recipe and the task: runs/bert/glue/sst2.
 
 Paths, also in recipes, are relative to the directory in which the command runs. Those that begin with configs/ are
-found in every directory. The flags of transformers' example scripts, past and present, that have another name or form
-here are translated by tables. A flag that a script has itself is not looked up there.
+found in every directory. Flags of transformers' example scripts, past and present, that have another name here are
+translated by tables. A flag that a script has itself is not looked up there.
 """
 
 import argparse
@@ -19,7 +19,6 @@ import difflib
 import os
 import re
 import sys
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -51,65 +50,8 @@ NAMES = {
 # A flag of both -> transformers' value -> this project's.
 CHOICES = {"optim": {"adamw_torch": "adamw", "adamw_torch_fused": "adamw"}}
 
-# transformers' flag=value -> the flags that it sets here.
-VALUES: dict[str, dict[str, str]] = {
-    "bf16=true": {"mixed_precision": "bf16"},
-    "bf16=false": {"bf16": "false"},  # for `switch_off`
-    "fp16=true": {"mixed_precision": "fp16"},
-    "fp16=false": {"fp16": "false"},
-    "resume_from_checkpoint=true": {"resume": "true"},
-    "resume_from_checkpoint=false": {"resume": "false"},
-    "tf32=true": {"matmul_precision": "high"},
-    "tf32=false": {"matmul_precision": "highest"},
-    "train_sampling_strategy=random": {"group_by_length": "false"},
-    "train_sampling_strategy=group_by_length": {"group_by_length": "true"},
-    "with_tracking=true": {"report_to": "all"},
-}
-# What the scripts do anyway.
-ANYWAY = (
-    "auto_find_batch_size=false bf16_full_eval=false dataloader_drop_last=false dataloader_pin_memory=true",
-    "fp16_full_eval=false ignore_mismatched_sizes=true label_all_tokens=false label_smoothing_factor=0",
-    "label_smoothing_factor=0.0 logging_strategy=steps no_cuda=false overwrite_cache=true overwrite_cache=false",
-    "remove_unused_columns=true return_entity_level_metrics=true save_safetensors=true",
-    "torch_compile_backend=inductor use_cache=false use_cpu=false use_fast_tokenizer=true with_tracking=false",
-)
-VALUES |= {setting: {} for line in ANYWAY for setting in line.split()}
-
-# What to do instead of transformers' flags, where they or their values have no translation.
-REMEDIES = {
-    "--mixed_precision auto, no, fp16 or bf16 sets the precision, for evaluation, too": (
-        "bf16 fp16 bf16_full_eval fp16_full_eval"
-    ),
-    "--torch_compile compiles by inductor": "torch_compile_backend",
-    "ACCELERATE_USE_CPU=true in the environment keeps a run on the CPU": "use_cpu no_cuda",
-    "accelerate launch --config_file configs/accelerate/FILE.yaml distributes a run: multi_gpu, fsdp2, ...": (
-        "accelerator_config ddp_backend ddp_find_unused_parameters deepspeed fsdp fsdp_config local_rank"
-    ),
-    "log in with `hf auth login`, or set HF_TOKEN: arguments are recorded, so they must not hold a token": (
-        "hub_token push_to_hub_token token use_auth_token"
-    ),
-    "trackers name a run after --output_dir; TensorBoard writes to OUTPUT_DIR/runs": "logging_dir run_name",
-    "the main process prints scores and, every --logging_steps, losses; only terminals show a progress bar": (
-        "disable_tqdm log_level logging_first_step logging_strategy"
-    ),
-    "the fast tokenizer of --tokenizer_name is used if there is one": "use_fast_tokenizer use_slow_tokenizer",
-    "lower --per_device_train_batch_size, and raise --gradient_accumulation_steps as much": "auto_find_batch_size",
-    "the environment variable HF_HOME sets where downloads are kept": "cache_dir",
-    "--save_strategy and --save_steps say when to save a checkpoint": "checkpointing_steps save_only_model",
-    "give a configuration JSON as --model_name_or_path, or change fields by --config_overrides": (
-        "config_name model_type"
-    ),
-    "--seed also sets the order of the examples": "data_seed",
-    "give --data_dir, --train_file, --validation_file and --test_file, or what --help lists for data": "dataset_name",
-    "--metric_for_best_model says it: losses are better when lower, other metrics when higher": "greater_is_better",
-    "--push_to_hub uploads the output folder once, at the end": "hub_strategy",
-    "give the folder of `hf download ID --revision R --local-dir FOLDER`": "model_revision",
-    "tokenizers use all processors by themselves": "preprocessing_num_workers",
-    "--resume continues from the newest checkpoint in --output_dir; another run's is for --model_name_or_path": (
-        "resume_from_checkpoint"
-    ),
-}
-HINTS = {name: remedy for remedy, names in REMEDIES.items() for name in names.split()}
+# transformers' flags for values of --mixed_precision.
+PRECISIONS = ("bf16", "fp16")
 
 
 Arguments = TypeVar("Arguments", bound=RunArguments)
@@ -280,12 +222,7 @@ class _RunParser(_Parser):
         self.required = [field.name for field in fields if field.default is dataclasses.MISSING]
         self.optional = [field.name for field in fields if field.default is None]
         self.renamed = {name: ours for name, ours in NAMES.items() if ours in self.names}
-        settings = defaultdict(set)  # transformers' flag -> the flags that it may set here
-        for setting, targets in VALUES.items():
-            settings[setting.partition("=")[0]] |= targets.keys()
-        self.foreign = [
-            name for name in {**settings, **HINTS} if name not in self.names and settings[name] <= {name, *self.names}
-        ]
+        self.foreign = PRECISIONS if "mixed_precision" in self.names else ()
         shared = {field.name for field in dataclasses.fields(RunArguments)}
         script_fields = [name for name in self.names if name not in shared]
         titles = GROUPS | dict.fromkeys(script_fields[:1], "data and task")
@@ -349,12 +286,12 @@ class _RunParser(_Parser):
             yield name, [",".join(values)] if values else []
 
     def _translate(self, name: str, texts: list[str]) -> dict[str, list[str]]:
-        """The flags of this script that a flag sets, with their values. A flag of transformers may set none."""
+        """The flag of this script that a flag sets, with its values."""
         if name in self.foreign:
-            value = "".join(texts) or "true"
-            if (setting := f"{name}={value.lower()}") in VALUES:
-                return {ours: [text] for ours, text in VALUES[setting].items()}
-            self.error(f"argument --{name}: {HINTS.get(name, f'{value} has no counterpart here: leave it out')}")
+            value = "".join(texts).lower() or "true"
+            if value not in ("true", "false"):
+                self.error(f"argument --{name}: --mixed_precision auto, no, fp16 or bf16 sets the precision")
+            return {"mixed_precision": [name]} if value == "true" else {name: [value]}  # false is for `switch_off`
         ours = self.renamed.get(name, name)
         if ours not in self.names:
             kind, dashes = ("argument", "--") if self.recipe is None else ("key", "")

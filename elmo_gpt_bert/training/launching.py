@@ -90,7 +90,7 @@ def _locked(output: Path, args: RunArguments) -> Iterator[None]:
 
 def _is_bookkeeping(path: Path) -> bool:
     """Whether a file in the output folder is of no use without others: a lock, as of a corpus, or a note of a run."""
-    return path.name in (output_folder.RESULTS, output_folder.BATCH) or path.name.endswith(".lock")
+    return path.name == output_folder.BATCH or path.name.endswith(".lock")
 
 
 @contextlib.contextmanager

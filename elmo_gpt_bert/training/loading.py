@@ -273,7 +273,11 @@ def _new_weights(auto_class: type, name: str, base: str, options: dict[str, Any]
     The model is built on the meta device, without memory: a wrong size in its config.json may be huge. If `name` is an
     adapter of `base`, it has the head that its model lacks.
     """
-    types, of_adapter = read_weight_types(Path(base)), set()
+    check_indices(Path(base))
+    weights, of_adapter = {}, set()
+    # First, because the library's messages name no file, and it makes numbers of integers without a word.
+    for path in [*Path(base).glob("model*.safetensors")] or [*Path(base).glob("pytorch_model*.bin")]:
+        weights |= _read_headers(path)
     if base != name:
         for path in Path(name).glob("adapter_model.*"):
             of_adapter |= {key.removeprefix("base_model.model.") for key in _read_headers(path)}
@@ -281,7 +285,7 @@ def _new_weights(auto_class: type, name: str, base: str, options: dict[str, Any]
     mismatched = {key for key, *_ in info["mismatched_keys"]}
     prefix = f"{outline.base_model_prefix}."
     floating = {key.removeprefix(prefix) for key, weight in outline.state_dict().items() if weight.is_floating_point()}
-    integers = [key for key, number in types.items() if not number.is_floating_point]  # transformers converts them
+    integers = [key for key, weight in weights.items() if not weight.is_floating_point()]
     in_body = _body_of(outline, auto_class is AutoModel)
     for problem, names in {
         "the checkpoint lacks": filter(in_body, info["missing_keys"]),
@@ -410,21 +414,8 @@ def check_indices(folder: Path) -> None:
                 raise InputError(f"{path} names {plain(name)}, which is outside its folder: copy the weights there")
 
 
-def read_weight_types(folder: Path) -> dict[str, torch.dtype]:
-    """The data type of each weight in a folder, by name; empty if `folder` is the name of a model on the Hub.
-
-    Reads only the headers of safetensors files. PyTorch's zip files are compared with their checksums. Raises
-    ValueError with the name of a file that is broken or may hold code.
-    """
-    check_indices(folder)
-    types = {}
-    for path in [*folder.glob("model*.safetensors")] or [*folder.glob("pytorch_model*.bin")]:
-        types |= {name: weight.dtype for name, weight in _read_headers(path).items()}
-    return types
-
-
 def _read_headers(path: Path) -> dict[str, torch.Tensor]:
-    """The weights of a file as tensors on the meta device."""
+    """The weights of a file as tensors on the meta device. PyTorch's zip files are compared with their checksums."""
     from transformers.modeling_utils import load_state_dict  # the import takes seconds, which --help does not need
 
     try:

@@ -5,7 +5,6 @@ OUTPUT_DIR/curves.png    drawn at the end
 """
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,8 +15,9 @@ from accelerate.tracking import GeneralTracker, TensorBoardTracker, get_availabl
 
 from elmo_gpt_bert.training.arguments import TRACKERS, RunArguments, public_arguments
 from elmo_gpt_bert.training.errors import FileError, LaunchError, PackageError
-from elmo_gpt_bert.training.files import new_file, parse_json, read_text, write_text, writing
+from elmo_gpt_bert.training.files import make_folder, new_file, parse_json, read_text, write_text, writing
 from elmo_gpt_bert.training.output_folder import CURVES, LOG, remove_curves
+from elmo_gpt_bert.training.processes import on_main
 
 
 # A panel shows all curves whose names contain its word. Each other name has a panel of its own.
@@ -40,10 +40,9 @@ class History(GeneralTracker):
         Raises OSError if it may and these are damaged.
         """
         super().__init__()
-        self.output, self.earlier = output, read_log(output) if resumes else []
-        self.records: list[dict[str, Any]] | None = None  # None: nothing has been logged in this process
-        self.is_complete = False  # whether the file has all records
-        self.has_warned = False
+        self.output = output
+        if resumes:
+            read_log(output)
 
     @property
     def tracker(self) -> "History":
@@ -55,35 +54,15 @@ class History(GeneralTracker):
 
     @on_main_process
     def log(self, values: dict[str, float], step: int, **_: Any) -> None:
-        """Appends a line. The first one in this process replaces lines of later updates, which are made again.
-
-        A line that cannot be written, as on a full disk, ends no run: a later call writes it.
-        """
-        record = {"update": step, **values}
-        if self.records is None:
-            self.records = [line for line in self.earlier if line["update"] < step]
-        self.records.append(record)
-        try:
-            self._write(record)
-            self.is_complete = True
-        except FileError as error:
-            self.is_complete = False
-            if not self.has_warned:
-                print(f"{error}. The run goes on, and writes the missing lines as soon as it can", file=sys.stderr)
-            self.has_warned = True
-
-    def _write(self, record: dict[str, Any]) -> None:
+        """Appends a line. Raises OSError if it cannot be written."""
         path = self.output / LOG
-        if not self.is_complete:
-            write_text(path, "".join(json.dumps(line) + "\n" for line in self.records))
-            return
+        make_folder(self.output)  # for callers of `train`; a script has made it
         with writing(path), path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+            file.write(json.dumps({"update": step, **values}) + "\n")
 
     @on_main_process
     def finish(self) -> None:
-        records = self.earlier if self.records is None else self.records
-        if records:
+        if records := read_log(self.output):
             draw_curves(records, self.output / CURVES)
 
 
@@ -102,6 +81,13 @@ def read_log(output: Path) -> list[dict[str, Any]]:
         problem = f"{type(error).__name__}: {error}"
         raise FileError(f"{path} is damaged ({problem}): remove it, or restore it from a copy") from error
     return records
+
+
+def cut_log(output: Path, update: int) -> None:
+    """Removes the lines of later updates, which are made again. Raises OSError if the log is damaged."""
+    if (output / LOG).is_file():
+        kept = [line for line in read_log(output) if line["update"] <= update]
+        write_text(output / LOG, "".join(json.dumps(line) + "\n" for line in kept))
 
 
 def draw_curves(records: Sequence[Mapping[str, Any]], path: Path) -> bool:
@@ -171,16 +157,19 @@ def trackers_of(args: RunArguments) -> list[str | GeneralTracker]:
     return [own[name]() if name in own else name for name in names]
 
 
-def start_trackers(args: RunArguments, accelerator: Accelerator) -> None:
+def start_trackers(args: RunArguments, accelerator: Accelerator, update: int | None = None) -> None:
     """Starts the trackers of --report_to. TensorBoard writes to OUTPUT_DIR/runs; others name the run after OUTPUT_DIR.
 
-    The curves of an earlier run go, unless this one may go on from it: the tracker would show them as its own.
+    The curves of an earlier run go, unless this one may go on from it: the tracker would show them as its own. Then
+    the log keeps its lines up to the `update` from which the run goes on; None: it does not train.
     Raises RuntimeError if a tracker cannot start, for example without a login or network.
     """
     names = {"wandb": {"name": args.output_dir, "dir": args.output_dir}, "trackio": {"name": args.output_dir}}
     config = {name: str(value) for name, value in public_arguments(args).items()}  # TensorBoard does not accept None
     if accelerator.is_main_process and not args.resume:
         remove_curves(Path(args.output_dir))
+    if args.resume and update is not None:
+        on_main(partial(cut_log, Path(args.output_dir), update))
     try:
         accelerator.init_trackers("elmo-gpt-bert", config, init_kwargs=names)
     except Exception as error:  # each tracker raises its own

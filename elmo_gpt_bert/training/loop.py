@@ -184,7 +184,7 @@ class _Training:
         if restored:
             move_schedule(self.scheduler, restored.update)
             accelerator.print(f"resumed from {self.checkpoints.path(restored.update)}")
-        start_trackers(args, accelerator)
+        start_trackers(args, accelerator, self.progress.update)
         if self.progress.update < self.total:  # otherwise they are those of this run
             remove_earlier_results(args, accelerator)
         self.bar = tqdm(initial=self.progress.update, total=self.total, desc="train", disable=not sys.stderr.isatty())

@@ -81,24 +81,22 @@ def build_optimizer(model: PreTrainedModel, args: RunArguments) -> torch.optim.O
 def _parameter_groups(model: PreTrainedModel, args: RunArguments) -> list[dict[str, Any]]:
     """The trained parameters in groups for an optimizer, each with its learning rate and weight decay.
 
-    What decays is told apart by dimension: a list of names would miss LayerNorms that a model names differently. With
-    `layerwise_lr_decay`, each layer's parameters are groups with their own learning rate, from the top layer down; a
-    scheduler scales the rate of each group. For Muon, hidden matrices are groups of their own, marked `muon`.
+    What decays is told apart by dimension: a list of names would miss LayerNorms that a model names differently. For
+    Muon, hidden matrices are a group of their own, marked `muon`.
     """
-    depths = _depths(model) if args.layerwise_lr_decay != 1 else {}
     hidden = _hidden_matrices(model) if args.optim == "muon" else set()
     groups = defaultdict(list)
     for parameter in model.parameters():  # tied ones come once
         if parameter.requires_grad:
-            groups[depths.get(parameter, 0), parameter.dim() <= 1, parameter in hidden].append(parameter)
+            groups[parameter.dim() <= 1, parameter in hidden].append(parameter)
     return [
         {
-            "params": groups[depth, flat, muon],
-            "lr": args.learning_rate * args.layerwise_lr_decay**depth,
+            "params": groups[flat, muon],
+            "lr": args.learning_rate,
             "weight_decay": 0.0 if flat else args.weight_decay,
         }
         | ({"muon": muon} if args.optim == "muon" else {})
-        for depth, flat, muon in sorted(groups)
+        for flat, muon in sorted(groups)
     ]
 
 
@@ -287,18 +285,6 @@ def move_schedule(scheduler: LambdaLR, update: int) -> None:
     """Moves a new schedule to its state after `update`; its learning rates depend only on that number."""
     scheduler.load_state_dict({**scheduler.state_dict(), "last_epoch": update - 1, "_step_count": update + 1})
     scheduler.step()
-
-
-def _depths(model: PreTrainedModel) -> dict[nn.Parameter, int]:
-    """parameter -> how many times its learning rate is decayed. Pooler and heads have no entry and no decay.
-
-    It is 1 for the top layer, one more for each layer below it, and one more for the embeddings, so that each rate is
-    smaller than the one above it by the same factor (Howard and Ruder 2018, section 3.2). Depths are counted as in the
-    code of Zhang et al. 2021; ELECTRA's code adds one for layers and embeddings.
-    """
-    layers = layers_of(model, Parameter("layerwise_lr_decay"))
-    depths = {p: depth for depth, layer in enumerate(reversed(layers), start=1) for p in layer.parameters()}
-    return dict.fromkeys(parameters_below(model, layers), len(layers) + 1) | depths
 
 
 # Layers and weights

@@ -1,7 +1,6 @@
 """The files in a run's output folder, which of them another run in the same folder replaces, and their checksums.
 
 OUTPUT_DIR/metrics.json, predictions*.*, outputs-*.safetensors     results
-OUTPUT_DIR/.results.txt                                            the names of the files of results, a line each
 OUTPUT_DIR/.batch.json                                             how an update was divided when the run began
 OUTPUT_DIR/log.jsonl, curves.png                                   the lines of the log, with --report_to curves
 OUTPUT_DIR/runs/                                                   TensorBoard's files
@@ -22,7 +21,6 @@ from elmo_gpt_bert.training.files import file_digest, read_json_object, remove_f
 
 METRICS = "metrics.json"
 DIVERGED = ".diverged.json"
-RESULTS = ".results.txt"
 BATCH = ".batch.json"
 LOG, CURVES = "log.jsonl", "curves.png"
 TENSORBOARD = ("runs/events.out.tfevents.*", "runs/*/events.out.tfevents.*", "runs/*/hparams.yml")
@@ -42,35 +40,20 @@ def matching_folders(output: Path, name: re.Pattern) -> list[Path]:
     return [path for path in output.glob("*") if path.is_dir() and name.fullmatch(path.name)]
 
 
-def note_results(output: Path, *names: str) -> None:
-    """Adds names to the folder's list of files of results.
-
-    Call it before the files are written: then a later run finds all files of a run that was killed.
-    """
-    if names:
-        with (output / RESULTS).open("a", encoding="utf-8") as file:
-            file.writelines(f"{name}\n" for name in names)
-
-
-def files_of(output: Path, *names: re.Pattern) -> list[str]:
-    """The names of a run's files of results that match one of these, sorted.
-
-    A file that no run has listed is the user's, whatever its name is.
-    """
-    path = output / RESULTS
-    listed = set(path.read_text(encoding="utf-8", errors="replace").splitlines()) if path.is_file() else ()
-    matching = sorted(name for name in listed if any(pattern.fullmatch(name) for pattern in names))
-    return [name for name in matching if (output / name).is_file()]
+def _files_in(output: Path, *names: re.Pattern) -> list[str]:
+    """The names of the files in `output` that match one of these, sorted."""
+    matching = (path for path in output.glob("*") if any(name.fullmatch(path.name) for name in names))
+    return sorted(path.name for path in matching if path.is_file())
 
 
 def predictions_in(output: Path) -> list[str]:
     """The names of a run's predictions."""
-    return files_of(output, PREDICTION_FILES)
+    return _files_in(output, PREDICTION_FILES)
 
 
 def results_in(output: Path) -> set[str]:
     """The names of the files that tell of a run without its model: scores, predictions, saved outputs, and curves."""
-    return {METRICS, DIVERGED, RESULTS, LOG, CURVES, *files_of(output, PREDICTION_FILES, OUTPUT_FILES)}
+    return {METRICS, DIVERGED, LOG, CURVES, *_files_in(output, PREDICTION_FILES, OUTPUT_FILES)}
 
 
 def remove_all_but_results(output: Path, keep_card: bool = False) -> None:
@@ -88,7 +71,7 @@ def remove_all_but_results(output: Path, keep_card: bool = False) -> None:
 
 def remove_results(output: Path, *kinds: re.Pattern, keep: Path | None = None) -> None:
     """Removes scores, predictions and saved outputs, and the folders whose names match one of `kinds`, but `keep`."""
-    for name in (METRICS, *files_of(output, PREDICTION_FILES, OUTPUT_FILES), RESULTS):
+    for name in (METRICS, *_files_in(output, PREDICTION_FILES, OUTPUT_FILES)):
         (output / name).unlink(missing_ok=True)
     for path in [path for kind in kinds for path in matching_folders(output, kind)]:
         if path != keep:
@@ -121,60 +104,39 @@ def write_checksums(folder: Path) -> None:
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() or path.is_dir()]
     names = {path.relative_to(folder).as_posix(): path for path in paths if path.is_file()}
     files = {name: path for name, path in names.items() if name not in (SHA256SUMS, "README.md")}
-    sizes = [f"# {path.stat().st_size} bytes  {name}\n" for name, path in files.items()]
     sums = [f"{sha256(path)}  {name}\n" for name, path in files.items()]
-    (folder / SHA256SUMS).write_text("".join(sizes + sums), encoding="utf-8", newline="\n")
+    (folder / SHA256SUMS).write_text("".join(sums), encoding="utf-8", newline="\n")
     for path in {*paths, folder / SHA256SUMS, folder}:
         sync(path)
 
 
 def damage(folder: Path) -> str | None:
-    """The first problem of a folder: a damaged list, a changed file, or an unlisted one; None if there is none.
+    """The first listed file that is missing or was changed, or that there is no list; None if all are as they were.
 
     A link may lead outside the folder, as in the Hub's cache; its target is compared.
     """
-    try:
-        return _find_damage(folder)
-    except OSError as error:  # of a disk that fails
-        return f"{Path(error.filename or SHA256SUMS).name}: {error.strerror}"
-
-
-def _find_damage(folder: Path) -> str | None:
     if not (folder / SHA256SUMS).is_file():
         return f"there is no {SHA256SUMS}"
-    text = (folder / SHA256SUMS).read_text(encoding="utf-8", errors="replace")
-    sizes = {name: int(size) for size, name in re.findall(r"^# (\d{1,18}) bytes  (.+)$", text, re.MULTILINE)}
-    sums = _sums(text)
-    # A list written by sha256sum has no sizes. If there are sizes, but fewer sums, the list was cut short.
-    if not sums or len(sizes) + len(sums) != text.count("\n") or sizes.keys() not in (sums.keys(), set()):
-        return f"{SHA256SUMS} itself is damaged"
-    for name, digest in sums.items():
-        if problem := _damage_of(folder, name, digest, sizes.get(name)):
-            return problem
-    unlisted = [path.name for path in loadable_files(folder) if path.name not in sums]
-    return f"{unlisted[0]} is not in {SHA256SUMS}, but would be read" if unlisted else None
-
-
-def _damage_of(folder: Path, name: str, digest: str, size: int | None) -> str | None:
-    path = folder / name
-    if Path(name).is_absolute() or ".." in Path(name).parts or not os.path.isfile(path):
-        return f"{name[:200]} is not a file of the folder"
-    if growth := 0 if size is None else path.stat().st_size - size:
-        return f"{name} has {abs(growth)} bytes {'more' if growth > 0 else 'less'} than it had"
-    if file_digest(path) != digest:
-        return f"{name} was changed"
+    try:
+        for name, digest in _sums(folder / SHA256SUMS).items():
+            if not os.path.isfile(folder / name):  # False, too, for what cannot be a name
+                return f"{name[:200]} is not a file of the folder"
+            if file_digest(folder / name) != digest:
+                return f"{name} was changed"
+    except OSError as error:  # of a disk that fails
+        return f"{Path(error.filename or SHA256SUMS).name}: {error.strerror}"
     return None
 
 
-def _sums(text: str) -> dict[str, str]:
-    """name -> SHA-256, for each file in the list."""
-    return {name: digest for digest, name in re.findall(r"^([0-9a-f]{64}) [ *](.+)$", text, re.MULTILINE)}
+def _sums(listing: Path) -> dict[str, str]:
+    """name -> SHA-256, for each line of a SHA256SUMS; sha256sum puts " *" before a name in binary mode."""
+    lines = listing.read_text(encoding="utf-8", errors="replace").split("\n")
+    return {line[66:] or line: line[:64] for line in lines if line and not line.startswith("#")}
 
 
 def loaded_names(listing: Path) -> set[str]:
     """The names in a SHA256SUMS that a library would load from the folder itself."""
-    names = _sums(listing.read_text(encoding="utf-8", errors="replace"))
-    return {name for name in names if "/" not in name and LOADED_FILES.fullmatch(name)}
+    return {name for name in _sums(listing) if "/" not in name and LOADED_FILES.fullmatch(name)}
 
 
 def loadable_files(folder: Path) -> list[Path]:

@@ -240,7 +240,6 @@ def _write_outputs(
     if args.save_outputs:
         save_outputs(evaluation.outputs, task.features[split], _meaning_of_outputs(task.model), output)
     files = task.write(split, evaluation.predictions) if writes_predictions else {}
-    output_folder.note_results(output, *files)
     for name, content in files.items():
         write_text(output / name, content)
 
@@ -376,9 +375,7 @@ def _move_best_run(
     card = (output if was_moved else folder) / "README.md"
     text = card.read_text(encoding="utf-8") if card.is_file() else None
     if not was_moved:
-        predictions = output_folder.predictions_in(folder)
-        staying = {"README.md", ".lock", *output_folder.results_in(folder)} - {*predictions}
-        output_folder.note_results(output, *predictions)
+        staying = {"README.md", ".lock", *output_folder.results_in(folder)} - {*output_folder.predictions_in(folder)}
         move_model([path for path in folder.iterdir() if path.is_file() and path.name not in staying], output)
     if text is not None:  # the user may have removed it
         write_text(output / "README.md", with_spread(text, best, spread, runs[best], len(runs)))

@@ -61,7 +61,7 @@ from elmo_gpt_bert.training.errors import (
 )
 from elmo_gpt_bert.training.files import load_tensors, save_tensors
 from elmo_gpt_bert.training.identity import digest
-from elmo_gpt_bert.training.output_folder import METRICS, SEED, note_results
+from elmo_gpt_bert.training.output_folder import METRICS, SEED
 from elmo_gpt_bert.training.processes import from_all, versions
 from elmo_gpt_bert.training.results import describe_samples, read_record
 
@@ -303,7 +303,7 @@ def outputs_file_name(data_set: Dataset) -> str:
 
 
 def save_outputs(outputs: Outputs, data_set: Dataset, id2label: dict[int, str], folder: Path) -> None:
-    """Writes a model's outputs for `data_set` to `folder`, with the model's labels, and lists the file there.
+    """Writes a model's outputs for `data_set` to `folder`, with the model's labels.
 
     Only one process may call it. Raises OSError, and removes the incomplete file, if they cannot be written.
     """
@@ -311,9 +311,7 @@ def save_outputs(outputs: Outputs, data_set: Dataset, id2label: dict[int, str], 
     shapes = {name + SHAPES: np.array([array.shape for array in arrays], int) for name, arrays in outputs.items()}
     metadata = {"id2label": json.dumps(id2label, sort_keys=True), "versions": json.dumps(versions())}
     remedy = ("Make room, choose another ", OUTPUT_DIR, ", or leave ", SAVE_OUTPUTS, " out")
-    name = outputs_file_name(data_set)
-    note_results(folder, name)
-    save_tensors(tensors | shapes, folder / name, metadata, remedy)
+    save_tensors(tensors | shapes, folder / outputs_file_name(data_set), metadata, remedy)
 
 
 def members(ensemble: str, output_dir: str) -> list[Path]:

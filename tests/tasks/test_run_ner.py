@@ -512,9 +512,9 @@ def test_features_are_for_training(flags, capsys):
     assert "--features last has no effect with --do_train False" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flag", ["--gradient_checkpointing", "--reinit_layers", "--layerwise_lr_decay"])
+@pytest.mark.parametrize("flag", ["--gradient_checkpointing", "--reinit_layers"])
 def test_flags_for_the_training_of_the_model_below_are_refused_with_features(flags, conll, flag):
-    value = ["0.9"] if "decay" in flag else ["1"] if "reinit" in flag else []
+    value = ["1"] if "reinit" in flag else []
     with pytest.raises(ValueError, match=f"leave {flag} out"):
         run_ner.main([*flags, *conll, "--do_train", "--features", "last", flag, *value])
 

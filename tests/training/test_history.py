@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from accelerate import PartialState
 
-from elmo_gpt_bert.training import files, log
+from elmo_gpt_bert.training import log
 from elmo_gpt_bert.training.errors import FileError
 from elmo_gpt_bert.training.log import History
+from tests.support.tiny_run import fit
 
 
 @pytest.fixture(autouse=True)
@@ -22,6 +23,8 @@ def no_picture(monkeypatch):
 def write_log(folder: Path, updates: list[int], resumes: bool, loss: float) -> list[tuple[int, float]]:
     """The lines of the file after a run, or a part of it, has logged these updates."""
     tracker = History(folder, resumes)
+    if resumes:
+        log.cut_log(folder, updates[0] - 1)
     for update in updates:
         tracker.log({"train_loss": loss}, step=update)
     tracker.finish()
@@ -37,27 +40,54 @@ def test_a_resumed_run_keeps_the_lines_before_it_and_makes_later_ones_anew(tmp_p
     assert (tmp_path / "curves.png").read_text() == "3"
 
 
-def test_another_run_begins_another_log(tmp_path):
+def test_a_run_that_goes_on_from_the_last_line_and_logs_no_more_draws_what_is_there(tmp_path):
     write_log(tmp_path, [2, 4], resumes=False, loss=5.0)
-    assert write_log(tmp_path, [6], resumes=False, loss=3.0) == [(6, 3.0)]
+    before = (tmp_path / "log.jsonl").read_bytes()
+    (tmp_path / "curves.png").unlink()
+    History(tmp_path, resumes=True).finish()
+    log.cut_log(tmp_path, 4)
+    assert (tmp_path / "log.jsonl").read_bytes() == before and (tmp_path / "curves.png").read_text() == "2"
 
 
-def test_a_disk_that_is_full_for_a_while_ends_no_run_and_costs_no_line(tmp_path, monkeypatch, capsys):
-    def full(path: Path) -> None:
+def test_a_disk_that_is_full_is_one_error(tmp_path, monkeypatch):
+    def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    tracker = History(tmp_path, resumes=False)
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "sync", full)
-        for update in (2, 4):
-            tracker.log({"train_loss": 5.0}, step=update)
-    warning = capsys.readouterr().err
-    assert warning.count("No space left on device") == 1 and "The run goes on" in warning
-    tracker.log({"train_loss": 5.0}, step=6)
-    assert [line["update"] for line in log.read_log(tmp_path)] == [2, 4, 6]
+    write_log(tmp_path, [2], resumes=False, loss=5.0)
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(FileError, match="^cannot write .*log.jsonl: No space left on device. Make room") as raised:
+        History(tmp_path, resumes=False).log({"train_loss": 5.0}, step=4)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_damaged_log_is_one_error(tmp_path):
     (tmp_path / "log.jsonl").write_text('{"update": 2\n{"update": 4}\n')
     with pytest.raises(FileError, match="log.jsonl is damaged .*: remove it, or restore it from a copy"):
-        History(tmp_path, resumes=True).log({}, step=6)
+        History(tmp_path, resumes=True)
+    with pytest.raises(FileError, match="log.jsonl is damaged"):
+        log.cut_log(tmp_path, 1)
+
+
+def test_a_run_that_a_full_disk_has_ended_goes_on_with_the_lines_up_to_its_checkpoint(run, data_set, monkeypatch):
+    args = {"report_to": "curves", "logging_steps": 1, "save_steps": 2, "max_steps": 5}
+    append = History.log
+
+    def full(self, values, step, **_):
+        append(self, values, step)
+        if step == 4:
+            raise FileError("cannot write log.jsonl: No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(FileError, match="No space left"):
+        patch.setattr(History, "log", full)
+        fit(run(**args), data_set)
+    out = Path(run().output_dir)
+    assert [line["update"] for line in log.read_log(out)] == [1, 2, 3, 4] and (out / "checkpoint-2").is_dir()
+    fit(run(resume=True, **args), data_set)
+    assert [line["update"] for line in log.read_log(out)] == [1, 2, 3, 4, 5]
+
+
+def test_another_run_begins_another_log(run, data_set):
+    args = {"report_to": "curves", "logging_steps": 1}
+    fit(run(max_steps=3, **args), data_set)
+    fit(run(max_steps=2, overwrite_output_dir=True, **args), data_set)
+    assert [line["update"] for line in log.read_log(Path(run().output_dir))] == [1, 2]

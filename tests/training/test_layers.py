@@ -70,7 +70,7 @@ def test_the_embeddings_and_the_lowest_layers_are_frozen_and_nothing_else(run, m
     assert depths >= {*range(LAYERS + 1)}
 
 
-@pytest.mark.parametrize("changes", [{}, {"gradient_checkpointing": True}, {"layerwise_lr_decay": 0.5}])
+@pytest.mark.parametrize("changes", [{}, {"gradient_checkpointing": True}])
 def test_a_run_moves_what_is_above_the_frozen_layers_only(run, data_set, changes):
     _, _, before, _ = prepare(run())
     _, trained = fit(run(freeze_layers=1, max_steps=2, weight_decay=0.1, **changes), data_set)

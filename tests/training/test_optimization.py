@@ -287,10 +287,9 @@ def test_muon_starts_few_kernels_for_many_matrices():
 
 
 @pytest.mark.parametrize("optim", ["adamw", "bert_adam", "adagrad", "muon"])
-@pytest.mark.parametrize("decay", [1.0, 0.5])
-def test_the_optimizer_goes_on_from_a_file_of_tensors_bit_by_bit(run, tmp_path, optim, decay):
+def test_the_optimizer_goes_on_from_a_file_of_tensors_bit_by_bit(run, tmp_path, optim):
     """Also where a parameter has had no gradient, and where one is not contiguous."""
-    args = run(optim=optim, weight_decay=0.1, layerwise_lr_decay=decay)
+    args = run(optim=optim, weight_decay=0.1)
     models = []
     for seed, updates in [(0, range(7)), (0, range(3)), (1, range(3, 7))]:
         model = masked_lm(seed)
@@ -369,11 +368,10 @@ def test_the_flags_choose_the_optimizer_and_its_settings(run, optim, kind):
         assert (group["lr"], group["betas"], group["eps"], group["fused"]) == (RATE, (0.8, 0.98), 1e-3, True)
 
 
-@pytest.mark.parametrize("decay", [1.0, 0.5])
-def test_matrices_decay_vectors_do_not_and_frozen_parameters_are_left_out(run, decay):
+def test_matrices_decay_vectors_do_not_and_frozen_parameters_are_left_out(run):
     model = modeling.ZooBertForSequenceClassification(stock_config())
     model.bert.embeddings.requires_grad_(False)
-    groups = groups_by_name(model, run(weight_decay=0.1, layerwise_lr_decay=decay))
+    groups = groups_by_name(model, run(weight_decay=0.1))
     for name, parameter in model.named_parameters():
         if "embeddings" in name:
             assert name not in groups
@@ -396,47 +394,6 @@ MODELS = {
     "stock, tied pre-training": lambda: transformers.BertForPreTraining(stock_config()),
     "stock GPT, tied LM": lambda: gpt("OpenAIGPTLMHeadModel"),
 }
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_each_layer_learns_by_a_factor_slower_than_the_one_above_it(run, model):
-    model = MODELS[model]()
-    groups = groups_by_name(model, run(layerwise_lr_decay=0.5))
-    seen = set()
-    for name, _ in model.named_parameters():
-        layer = re.search(r"\b(?:layer|h)\.(\d+)\.", name)
-        rest = LAYERS + 1 if "embed" in name else 0
-        depth = LAYERS - int(layer.group(1)) if layer else rest
-        seen.add(depth)
-        assert groups[name]["lr"] == pytest.approx(RATE * 0.5**depth), name
-    assert seen - {0} == set(range(1, LAYERS + 2))
-
-
-def test_the_schedule_scales_every_layers_rate_and_the_first_group_has_the_full_one(run):
-    model = modeling.ZooBertForSequenceClassification(stock_config())
-    optimizer = build_optimizer(model, run(layerwise_lr_decay=0.5, weight_decay=0.1))
-    start = [group["lr"] for group in optimizer.param_groups]
-    schedule = LambdaLR(optimizer, lambda update: 1 / (update + 1))
-    optimizer.step()
-    schedule.step()
-    assert start[0] == max(start) == RATE and len(set(start)) == LAYERS + 2
-    assert schedule.get_last_lr() == pytest.approx([rate / 2 for rate in start])
-
-
-def test_rates_by_layer_move_the_lower_layers_less(run):
-    model = modeling.ZooBertForSequenceClassification(stock_config())
-    before = copy.deepcopy(model)
-    optimizer = build_optimizer(model, run(layerwise_lr_decay=0.1, optim="bert_adam"))
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    optimizer.step()
-    moved = {
-        name: (new - old).abs().mean().item()
-        for (name, new), old in zip(model.named_parameters(), before.parameters(), strict=True)
-    }
-    ladder = ["classifier.bias", *(f"bert.encoder.layer.{i}.output.dense.bias" for i in reversed(range(LAYERS)))]
-    for upper, lower in zip(ladder, ladder[1:], strict=False):
-        assert moved[lower] == pytest.approx(0.1 * moved[upper], rel=1e-3)
 
 
 # Top layers that start anew
@@ -518,8 +475,6 @@ def test_more_layers_than_there_are_is_one_clear_error():
 
 
 def test_a_model_without_a_list_of_its_layers_is_one_clear_error(run):
-    with pytest.raises(ValueError, match="^layerwise_lr_decay needs .* AlbertModel has 0 .*: leave"):
-        build_optimizer(shared_layers(), run(layerwise_lr_decay=0.9))
     with pytest.raises(ValueError, match="^count needs .* AlbertModel has 0 .*: leave"):
         reinitialize_layers(shared_layers(), 1)
     assert len(build_optimizer(shared_layers(), run()).param_groups) == 2

@@ -23,7 +23,7 @@ from elmo_gpt_bert.training.arguments import hub_model_id
 from elmo_gpt_bert.training.command_line import start_of_script
 from elmo_gpt_bert.training.files import write_text
 from elmo_gpt_bert.training.flags import parse_arguments
-from elmo_gpt_bert.training.output_folder import note_results, verify_checksums, write_checksums
+from elmo_gpt_bert.training.output_folder import verify_checksums, write_checksums
 from elmo_gpt_bert.training.reporting import model_card
 from elmo_gpt_bert.training.results import Clock
 from elmo_gpt_bert.training.task import Description
@@ -67,7 +67,6 @@ def test_an_earlier_runs_results_go_and_all_else_stays(run, tmp_path):
     go += [f"{name}{split}.json" for name in squad for split in ("", "_validation")]
     for name in [*go, *stay]:
         (tmp_path / "out" / name).touch()
-    note_results(tmp_path / "out", *go, "notes.txt", "../elsewhere")
     args = run(overwrite_output_dir=True)
     with launching.lock_output_folder(args):
         accelerator = launching.make_accelerator(args)

@@ -10,7 +10,6 @@ import pytest
 from elmo_gpt_bert.training import launching, runs
 from elmo_gpt_bert.training.errors import FileError, InputError
 from elmo_gpt_bert.training.files import new_file, new_folder
-from elmo_gpt_bert.training.output_folder import note_results
 from elmo_gpt_bert.training.reporting import score_table
 from elmo_gpt_bert.training.results import (
     count_samples,
@@ -154,16 +153,15 @@ def test_the_best_model_by_the_score_of_a_type_called_loss_is_the_one_of_the_hig
 def test_the_files_of_one_script_go_when_another_overwrites_its_folder(run, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
-    names = ["predictions.tsv", "nbest_predictions.json", "outputs-1.safetensors"]
-    of_user = ["RTE.tsv", "notes.txt", "predictions.json"]
+    names = ["predictions.tsv", "nbest_predictions.json", "outputs-1.safetensors", "RTE.tsv"]
+    of_user = ["model-predictions.tsv", "notes.txt", "predictions.txt", "rte.tsv"]
     for name in [*names, *of_user]:
         (out / name).touch()
-    note_results(out, *names)
     args = run(overwrite_output_dir=True)
     assert type(args) is Arguments
     with launching.lock_output_folder(args):
         launching.remove_earlier_results(args, launching.make_accelerator(args))
-    assert sorted(path.name for path in out.iterdir()) == of_user  # whatever they are called
+    assert sorted(path.name for path in out.iterdir()) == of_user
 
 
 def test_a_run_that_fails_before_its_first_file_leaves_nothing_that_refuses_the_next(run, tmp_path):

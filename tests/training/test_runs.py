@@ -337,7 +337,7 @@ def test_of_the_seeds_that_were_not_best_only_the_results_remain_and_with_other_
     best = metrics_of(out)["seed"]
     (other,) = {42, 43} - {best}
     kept = sorted(path.name for path in (out / f"seed-{other}").iterdir())
-    assert kept == [".results.txt", "metrics.json", "predictions.tsv"]
+    assert kept == ["metrics.json", "predictions.tsv"]
     assert (out / "predictions.tsv").exists()
     card = ModelCard.load(out / "README.md")
     assert f"This is seed {best}, the best of 2 on the validation set" in card.text and card.data.model_name == "out"

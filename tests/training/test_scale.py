@@ -38,7 +38,7 @@ def flags(tmp_path) -> Callable[..., list[str]]:
     common += ["--task_name", "rte", "--data_dir", str(tmp_path), "--do_train", "--do_eval"]
     # Where a gradient is nothing but rounding, Adam's small epsilon would make it a whole step.
     common += ["--learning_rate", "0.01", "--weight_decay", "0.1", "--max_grad_norm", "0.3", "--adam_epsilon", "0.001"]
-    common += ["--layerwise_lr_decay", "0.9", "--warmup_ratio", "0.2", "--num_train_epochs", "2", "--group_by_length"]
+    common += ["--warmup_ratio", "0.2", "--num_train_epochs", "2", "--group_by_length"]
     return lambda name, *more: [*common, "--output_dir", str(tmp_path / name), *more]
 
 
