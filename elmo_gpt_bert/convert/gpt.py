@@ -123,7 +123,7 @@ def read_config(shapes: list[Shape], path: Path) -> ZooGPTConfig:
     """The configuration that follows from the `shapes` in the file `path`."""
     (positions, width), (words, _) = shapes[: len(EMBEDDINGS)]
     if width % HEAD_SIZE:
-        raise InputError(f"{path} has the width {width}, but only widths of heads of {HEAD_SIZE} can be converted")
+        raise InputError(f"{path} has the width {width}, which is no multiple of {HEAD_SIZE}, the width of a head")
     layers = (len(shapes) - len(EMBEDDINGS)) // len(LAYER)
     heads = width // HEAD_SIZE
     return ZooGPTConfig(vocab_size=words, n_positions=positions, n_embd=width, n_layer=layers, n_head=heads)
@@ -141,9 +141,10 @@ def read_encoder(path: Path) -> dict[str, int]:
     tokens = {number: token for token, number in encoder.items() if type(number) is int}
     missing = next((number for number in range(len(encoder)) if number not in tokens), 0)
     if missing or tokens.get(0) != UNKNOWN:
+        token = shown(tokens[missing]) if missing in tokens else "missing"
         raise InputError(
-            f"{path}: its {len(encoder)} tokens must have the ids 0 to {len(encoder) - 1}, and {UNKNOWN!r} the 0, but "
-            f"the id {missing} is that of {shown(tokens.get(missing))}: {AGAIN}"
+            f"{path}: its {len(encoder)} tokens must have the ids from 0 on, each once, and {UNKNOWN!r} the 0, but "
+            f"the token with the id {missing} is {token}: {AGAIN}"
         )
     return encoder
 
@@ -165,8 +166,8 @@ def read_merges(path: Path, encoder: dict[str, int]) -> list[tuple[str, str]]:
     if wrong:
         line = shown(lines[wrong[0] - 1]) if wrong[0] <= len(lines) else "missing"
         raise InputError(
-            f"{path} must begin with #version and then make each token of the encoder of two others, but line "
-            f"{wrong[0]} is {line}: take both files from the same release"
+            f"{path} must begin with #version and then, in each line, join two tokens of the encoder to a third, "
+            f"until all longer tokens are made, but line {wrong[0]} is {line}: take both files from the same release"
         )
     return merges
 

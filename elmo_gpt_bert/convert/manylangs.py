@@ -73,6 +73,7 @@ PARTS = {"token_embedder.pkl": "token_encoder.", "encoder.pkl": "layers."}  # of
 SPECIAL_CHARACTERS = (("<oov>",), ("<bos>", "<eos>", "<eow>", "<bow>", "<pad>"))  # a word begins with the row <eow>
 SPECIAL_WORDS = (("<oov>", "<bos>", "<eos>"), ())
 
+MOST_LAYERS = 100  # of a release, of either kind
 # The sizes of the published models: the file of sizes, as far as it says what the model is.
 PUBLISHED = {
     "encoder": {
@@ -134,7 +135,7 @@ def convert(folder: Path, output: str, options: str | None = None, state: str = 
         config = make_config(sizes, len(characters), None if words is None else len(words))
     config.state = state
     tokenizer = make_tokenizer(config, characters, words, reading)
-    with as_user_errors(f"{origin}: ", RuntimeError), torch.device("meta"):
+    with as_user_errors(f"{origin}: ", RuntimeError, TypeError), torch.device("meta"):
         outline = ElmoModel(config)  # without values: sizes are compared before memory is taken
     values = convert_tensors(outline, tensors, folder, origin)
     model = ElmoModel(config)
@@ -188,6 +189,9 @@ def read_sizes(folder: Path, options: str | None) -> tuple[dict[str, Any], str]:
                 f"{path}: is it the file of sizes? {section} must have the name {published['name']} and the keys "
                 f"{', '.join(published)}, but is {values!r:.200}"
             )
+    for count in (sizes["encoder"]["n_layers"], sizes["token_embedder"]["n_highway"]):
+        if isinstance(count, int) and count > MOST_LAYERS:  # they are built before they are compared
+            raise InputError(f"{path}: is it the file of sizes? It asks for {count} layers")
     return sizes, str(path)
 
 

@@ -40,7 +40,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from elmo_gpt_bert.convert.files import command_line, new_folder, write_folder
-from elmo_gpt_bert.tasks.columns import read_columns
+from elmo_gpt_bert.tasks.columns import DOCUMENT, read_columns
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
 from elmo_gpt_bert.training.files import plain, shown
 from elmo_gpt_bert.training.flags import find_config
@@ -195,7 +195,10 @@ def _decoded(file: BinaryIO, path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _words(lines: Iterator[tuple[int, str]], path: Path, split: Split) -> Iterator[str]:
-    """Yields the words of a file: of its first column, of JSON's strings with escapes undone, or of all its text."""
+    """Yields the words of a file: of its first column, of JSON's strings with escapes undone, or of all its text.
+
+    Raises ValueError for a file of columns whose name does not say so, if it begins as CoNLL-2003's do.
+    """
     suffix = Path(path.name.lower().removesuffix(".gz")).suffix
     if suffix in COLUMNS:
         for sentence in read_columns(lines, path, tagged=False):
@@ -206,6 +209,8 @@ def _words(lines: Iterator[tuple[int, str]], path: Path, split: Split) -> Iterat
     else:
         texts = (line for _, line in lines)
     for text in texts:
+        if text.startswith(DOCUMENT):
+            raise InputError(f"{path} holds columns, not text: let its name end in {', '.join(sorted(COLUMNS))}")
         for begin, end in split(text):
             yield text[begin:end]
 

@@ -82,7 +82,7 @@ class Panels:
     def neighbours(self, sentence: str, number: int | None, same_word: bool, index_file: str) -> str:
         """The neighbours of the word with this number, in the columns of all models."""
         words = words_of(sentence)
-        if number is None:
+        if number is None or number > len(words):  # the sentence may be shorter than when its words were listed
             raise InputError("No word is chosen: choose one of the sentence.")
         place, index = number - 1, read_index(self.readable_name(index_file) or None)
         size = f"The index has {sum(map(len, index.sentences)):,} words in {len(index.sentences):,} sentences"

@@ -215,11 +215,12 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict]]:
         if not content.strip():
             continue
         try:
-            row = _parse(content, _no_number)
+            row = parse_json(content, _no_number)
         except ValueError as error:
             raise InputError(f"{path}:{line}: not JSON ({error}); a file holds one object a line") from error
         if not isinstance(row, dict):
             raise InputError(f"{path}:{line}: not a JSON object; a file holds one object a line")
+        _check_pairs(row, content, f"{path}:{line}")
         yield line, row
 
 
@@ -241,22 +242,27 @@ def columns(row: dict, names: Iterable[str], where: str, remedy: Text = "") -> l
 # Lines and JSON
 
 
-def _parse(text: str, parse_constant: Callable[[str], Any] | None = None) -> Any:
-    """Like `parse_json`, and raises ValueError for half a surrogate pair, such as \\ud83d, which is no character."""
-    value = parse_json(text, parse_constant)
-    if "\\u" in text:  # nothing else can stand for it in a file of UTF-8
+def _check_pairs(value: Any, text: str, where: str) -> None:
+    """Raises ValueError if the value of a JSON text holds half a surrogate pair, such as \\ud83d."""
+    if "\\u" not in text:  # nothing else can stand for it in a file of UTF-8
+        return
+    try:
         json.dumps(value, ensure_ascii=False).encode()
-    return value
+    except UnicodeEncodeError as error:
+        half = ascii(error.object[error.start])
+        raise InputError(f"{where}: {half} is half a surrogate pair: write both halves, or the character") from error
 
 
 def read_json(path: Path) -> Any:
     """The JSON value that a whole file holds."""
     content = "".join(line for _, line in read_lines(path))
     try:
-        return _parse(content)
+        value = parse_json(content)
     except ValueError as error:
         lines = "; a file with one object a line is called .jsonl" if "Extra data" in str(error) else ""
         raise InputError(f"{path}: not JSON ({error}){lines}") from error
+    _check_pairs(value, content, str(path))
+    return value
 
 
 def members(parent: Any, name: str, where: str, kind: str, layout: str) -> Iterator[tuple[dict, str]]:

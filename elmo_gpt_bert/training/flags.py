@@ -9,8 +9,8 @@ A recipe that names none of do_train, do_eval and do_predict trains and evaluate
 after the recipe and the task: runs/bert/glue/sst2.
 
 Paths, also in recipes, are relative to the directory in which the command runs. Those that begin with configs/ are
-found in every directory. Flags of transformers' example scripts, past and present, that have another name here are
-translated by tables. A flag that a script has itself is not looked up there.
+found in every directory. Flags of transformers' example scripts, past and present, that have another name or another
+value here are translated. A flag that a script has itself is not looked up there.
 """
 
 import argparse

@@ -111,21 +111,25 @@ def write_checksums(folder: Path) -> None:
 
 
 def damage(folder: Path) -> str | None:
-    """The first listed file that is missing or was changed, or that there is no list; None if all are as they were.
+    """The first problem of a folder: no list, or a file that is missing, changed, or added and would be read; or None.
 
     A link may lead outside the folder, as in the Hub's cache; its target is compared.
     """
     if not (folder / SHA256SUMS).is_file():
         return f"there is no {SHA256SUMS}"
     try:
-        for name, digest in _sums(folder / SHA256SUMS).items():
+        sums = _sums(folder / SHA256SUMS)
+        if not sums:
+            return f"{SHA256SUMS} lists no file"
+        for name, digest in sums.items():
             if not os.path.isfile(folder / name):  # False, too, for what cannot be a name
                 return f"{name[:200]} is not a file of the folder"
             if file_digest(folder / name) != digest:
                 return f"{name} was changed"
+        unlisted = [path.name for path in loadable_files(folder) if path.name not in sums]
     except OSError as error:  # of a disk that fails
         return f"{Path(error.filename or SHA256SUMS).name}: {error.strerror}"
-    return None
+    return f"{unlisted[0]} is not in {SHA256SUMS}, but would be read" if unlisted else None
 
 
 def _sums(listing: Path) -> dict[str, str]:

@@ -654,7 +654,7 @@ def cache_of_either_name(cache: Cache | None, past_key_values: Cache | None) -> 
     if cache is not None and past_key_values is not None:
         raise ValueError("cache and past_key_values are two names of the same argument: give one of them.")
     cache = past_key_values if cache is None else cache
-    if cache is not None and not isinstance(cache, Cache):  # such as that of continuous batching
+    if cache is not None and not isinstance(cache, Cache):  # a tuple, or that of continuous batching
         raise ValueError(f"the cache is a {type(cache).__name__}; give a DynamicCache")
     return cache
 

@@ -418,6 +418,9 @@ REFUSED = {
     "code": (pickled({"a": Path("harmless")}), f"{E} is not a state dict that torch.save wrote"),
     "a layer too few": (given(n_layers=3), "lacks backward_layer_2.* and 4 more"),
     "a layer too many": (given(n_layers=1), "has the unknown backward_layer_1"),
+    "millions of layers": (given(n_layers=10**6), "is it the file of sizes. It asks for 1000000 layers"),
+    "millions of highways": (given(n_highway=10**7), "is it the file of sizes. It asks for 10000000 layers"),
+    "endless cells": (given(dim=10**20), "sizes.json: empty"),
     "a word LSTM": (
         given(encoder={**sizes()["encoder"], "name": "lstm"}),
         "sizes.json: is it the file of sizes. encoder must have the name elmo and the keys .*, but is {'name': 'lstm'",

@@ -324,6 +324,12 @@ def test_files_of_other_names_are_text(name, tmp_path):
     assert count_words([tmp_path / name]) == Counter(ElmoTokenizer().tokenize(EU))
 
 
+def test_columns_under_another_name_that_begin_as_conlls_do_are_refused(tmp_path):
+    (tmp_path / "eng.train").write_text("-DOCSTART- -X- O O\n\n" + EU, encoding="utf-8")
+    with pytest.raises(ValueError, match="eng.train holds columns, not text: let its name end in .bio, .bmes, .conll"):
+        count_words([tmp_path / "eng.train"])
+
+
 def test_the_words_of_published_columns_are_those_that_run_ner_reads(data):
     path = data / "ner" / "wnut17" / "train.conll"
     if not path.is_file():

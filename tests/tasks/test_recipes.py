@@ -297,11 +297,10 @@ def runs() -> Iterator[Use]:
 
 def test_every_task_is_among_the_recipes_that_run():
     assert {use.content.get("task_name") for use in runs()} == {use.content.get("task_name") for use in USES}
-    assert 0.7 < len([*runs()]) / len(USES) < 0.9
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("use", runs(), ids=str)
+@pytest.mark.parametrize("use", [*runs()], ids=str)
 def test_a_recipe_runs(use, tmp_path):
     model, data = write_checkpoint(tmp_path, use.recipe), write_data(tmp_path, use)
     record = run(use, **model, **data, output_dir=tmp_path / "out")

@@ -43,7 +43,7 @@ WITHOUT_DROPOUT = {
 
 @pytest.fixture(autouse=True)
 def _no_curves(monkeypatch):
-    """Drawing takes longer than these runs do, so that only the first model's curves are drawn."""
+    """Drawing takes longer than these runs do: only the first model of `trained`, which is made before, is drawn."""
     monkeypatch.setattr(log, "draw_curves", lambda *_: False)
 
 

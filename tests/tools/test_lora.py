@@ -191,6 +191,6 @@ def test_a_script_evaluates_an_adapter_and_trains_no_other_on_it(adapter, tmp_pa
 @pytest.mark.slow
 def test_the_program_finds_the_script_from_the_root_of_the_repository(monkeypatch, capfd):
     monkeypatch.chdir(ROOT)
-    wait(fork(partial(run_script, Path("examples/lora.py"), "run_glue", "--nonsense")))
+    assert wait(fork(partial(run_script, Path("examples/lora.py"), "run_glue", "--nonsense"))) == [1]
     said = capfd.readouterr().err
     assert "unknown argument --nonsense" in said and "lora.py: error:" in said

@@ -85,7 +85,37 @@ def test_each_damage_is_named_and_is_one_for_sha256sum(folder, change, message):
 def test_a_card_may_be_edited_and_notes_added(folder):
     (folder / "README.md").write_text("better", encoding="utf-8")
     (folder / "notes.txt").write_text("mine", encoding="utf-8")
-    (folder / "pytorch_model.bin").write_text("mine", encoding="utf-8")
+    assert damage(folder) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["adapter_config.json", "adapter_model.safetensors", "model-00001-of-00002.safetensors", "pytorch_model.bin"]
+    + ["generation_config.json", "tokenizer.model", "vocab.txt", "added_tokens.json", "modeling_own.py"]
+    + ["model.safetensors.index.json", "chat_template.jinja", "optimizer.safetensors", "PYTORCH_MODEL.BIN"],
+)
+def test_a_file_that_was_added_and_would_be_read_is_damage(folder, name):
+    (folder / name).write_text("{}", encoding="utf-8")
+    assert damage(folder) == f"{name} is not in SHA256SUMS, but would be read"
+    with pytest.raises(OSError, match=rf"{name} is not .* delete its SHA256SUMS"):
+        verify_checksums(folder)
+
+
+def test_what_nobody_reads_beside_a_model_is_no_damage(folder):
+    names = [
+        "metrics.json",
+        "predictions.json",
+        "nbest_predictions.json",
+        "null_odds.json",
+        "predictions.tsv",
+        ".lock",
+    ]
+    names += ["plot.py", "handler.py", "data.pkl", "model-Q8_0.gguf"]  # the user's own, which nothing reads
+    for name in [*names, "outputs-0123456789abcdef.safetensors", ".gitattributes", "LICENSE"]:
+        (folder / name).write_text("{}", encoding="utf-8")
+    for name in ("checkpoint-3", "runs"):
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text("{}", encoding="utf-8")
     assert damage(folder) is None
 
 
@@ -133,7 +163,7 @@ def test_a_list_of_sha256sums_own_is_understood(folder):
 
 def test_a_line_of_the_list_that_is_cut_or_changed_is_told(folder):
     whole = (folder / SHA256SUMS).read_bytes()
-    ends = [size for size in range(len(whole)) if size == 0 or b"\n" in whole[size - 1 : size + 1]]
+    ends = [size for size in range(len(whole)) if b"\n" in whole[size - 1 : size + 1]]
     for size in set(range(len(whole))).difference(ends):
         (folder / SHA256SUMS).write_bytes(whole[:size])
         assert damage(folder) is not None, size

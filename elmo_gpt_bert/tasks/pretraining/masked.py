@@ -382,7 +382,8 @@ class MaskedLM(Objective):
         self.size = len(self.rows)
         has_pairs = self.segments is Segments.NEXT_SENTENCE
         if has_pairs and shuffle:
-            starts, stops = self.rows.bounds(np.arange(0, self.size, 1 + self.size // 100_000))
+            some = np.arange(0, self.size, 1 + self.size // 100_000)  # so many rows at most
+            starts, stops = self.rows.bounds(some)
             first, last = corpus.sentences.find(np.stack([starts, stops - 1]))
             if (first == last).all():
                 raise InputError(
