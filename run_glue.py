@@ -252,7 +252,7 @@ class Classification(Task):
             wrong = of_task != labels[:, None]
             loss = (logits.logsumexp(-1) - logits.masked_fill(wrong, -torch.inf).logsumexp(-1)).mean()
             counts = {PREDICTED_CLASSES: len(predicted.unique())}
-        metric = metrics.load(*self.glue_task.metric)
+        metric = metrics.load(self.glue_task.metric)
         values = metric.compute(predictions=predicted, references=labels, **columns)
         others = {} if self.metric is None else self.named_score(predicted, labels)
         if clash := sorted(others.keys() & {*values, *counts, "loss", "samples", "runtime"}):

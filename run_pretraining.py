@@ -269,10 +269,10 @@ def load_language_model(
 ) -> PreTrainedModel:
     """The model with the head of its objective, for the vocabulary of the text."""
     size = text.train.vocab_size
-    if args.model_name_or_path.endswith(".json"):
+    is_new = args.model_name_or_path.endswith(".json")
+    if is_new:
         size = min(getattr(config, size_field(config)), size)  # a text may have fewer words or pieces
-        config.update({size_field(config): size})
-    elif kind == "bilm":  # a checkpoint without a softmax gets one
+    if is_new or kind == "bilm":  # a biLM without a softmax gets one
         config.update({size_field(config): size})
     with_pairs = kind == "masked_lm" and args.segments == "next_sentence"
     head = AutoModelForPreTraining if with_pairs else OBJECTIVES[kind]

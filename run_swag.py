@@ -106,7 +106,7 @@ class MultipleChoice(Task):
         logits = torch.from_numpy(np.stack(outputs["logits"]))
         labels = torch.tensor(self.features[split]["labels"][: len(logits)])
         predicted, parts = logits.argmax(-1), self.data[split]["part"][: len(logits)]
-        values = metrics.load("glue", "choices").compute(predictions=predicted, references=labels, parts=parts)
+        values = metrics.load("choices").compute(predictions=predicted, references=labels, parts=parts)
         loss = torch.nn.functional.cross_entropy(logits, labels).item()
         return values | {PREDICTED_CLASSES: len(predicted.unique()), "loss": loss}
 

@@ -80,7 +80,7 @@ def read_files(
         labels = _find_labels(train_labels, problem_type, files["train"])
     text = PAIR if "text_pair" in next(iter(parts.values()))[0][1] else ("sentence",)
     scores = "multi_label" if multi_label else "classes" if labels else "stsb"
-    task = GlueTask("", text, labels, ("glue", scores), multi_label=multi_label)
+    task = GlueTask("", text, labels, scores, multi_label=multi_label)
     for split in parts.keys() - {"test"}:
         for number, row in parts[split]:
             if _are_flags(row["label"]) and not has_order:

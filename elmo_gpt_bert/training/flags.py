@@ -256,12 +256,12 @@ class _RunParser(_Parser):
         self.recipe = recipe
         given: dict[str, tuple[str, list[str]]] = {}  # a flag -> the name that set it, and its value, if it has one
         for name, texts in self._flags_in(words):
-            for ours, setting in self._translate(name, texts).items():
-                other, value = given.get(ours, (name, setting))
-                if other != name and value != setting:
-                    both = f"both set --{ours}, give only one of them"
-                    self.error(f"argument --{name} contradicts --{other}: {both}")
-                given[ours] = name, setting
+            ours, setting = self._translate(name, texts)
+            other, value = given.get(ours, (name, setting))
+            if other != name and value != setting:
+                both = f"both set --{ours}, give only one of them"
+                self.error(f"argument --{name} contradicts --{other}: {both}")
+            given[ours] = name, setting
         others = {name: value[0] for name, (_, value) in given.items() if name not in self.names}  # for `switch_off`
         own = [f"--{'='.join([name, *value])}" for name, (_, value) in given.items() if name not in others]
         values = vars(self.parse_args(own))
@@ -285,13 +285,13 @@ class _RunParser(_Parser):
         for name, values in flags:
             yield name, [",".join(values)] if values else []
 
-    def _translate(self, name: str, texts: list[str]) -> dict[str, list[str]]:
+    def _translate(self, name: str, texts: list[str]) -> tuple[str, list[str]]:
         """The flag of this script that a flag sets, with its values."""
         if name in self.foreign:
             value = "".join(texts).lower() or "true"
             if value not in ("true", "false"):
                 self.error(f"argument --{name}: --mixed_precision auto, no, fp16 or bf16 sets the precision")
-            return {"mixed_precision": [name]} if value == "true" else {name: [value]}  # false is for `switch_off`
+            return ("mixed_precision", [name]) if value == "true" else (name, [value])  # false is for `switch_off`
         ours = self.renamed.get(name, name)
         if ours not in self.names:
             kind, dashes = ("argument", "--") if self.recipe is None else ("key", "")
@@ -302,7 +302,7 @@ class _RunParser(_Parser):
             ours = "warmup_ratio"  # as in transformers
         if name == f"no_{ours}":
             texts = ["false", *texts]  # which is no value of BOOL where there are any
-        return {ours: [CHOICES.get(ours, {}).get(text, text) for text in texts]}
+        return ours, [CHOICES.get(ours, {}).get(text, text) for text in texts]
 
     def defaults_with(self, path: Path, recipe: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
         """What a run with the recipe in `path` does where its words and the `flags` of the command line do not say it.

@@ -302,6 +302,6 @@ def test_a_published_file_that_lacks_a_column_is_an_error(tmp_path):
 
 def test_accuracy_counts_right_choices_in_all_and_in_each_part():
     inputs = {"predictions": [0, 1, 2, 3, 0], "references": [0, 1, 0, 3, 1], "parts": ["a", "b", "a", "b", "b"]}
-    scores = metrics.load("glue", "choices").compute(**inputs)
+    scores = metrics.load("choices").compute(**inputs)
     assert scores == pytest.approx({"accuracy": 3 / 5, "accuracy_a": 1 / 2, "accuracy_b": 2 / 3})
-    assert metrics.load("glue", "choices").compute(**inputs | {"parts": [""] * 5}) == {"accuracy": 3 / 5}
+    assert metrics.load("choices").compute(**inputs | {"parts": [""] * 5}) == {"accuracy": 3 / 5}

@@ -188,7 +188,7 @@ def test_hans_has_nothing_to_predict_for_a_leaderboard():
 def test_trusting_every_heuristic_gets_half_of_hans():
     heuristic = [name for name in HEURISTICS for _ in range(4)]
     inputs = {"predictions": [0] * 12, "references": [0, 0, 1, 1] * 3, "parts": heuristic}
-    scores = metrics.load("glue", "hans").compute(**inputs)
+    scores = metrics.load("hans").compute(**inputs)
     assert scores["accuracy"] == accuracy_score([0, 0, 1, 1] * 3, [0] * 12) == 0.5
     for name in HEURISTICS:
         assert scores[f"{name}_entailed"] == 1.0 and scores[f"{name}_non_entailed"] == 0.0

@@ -18,7 +18,7 @@ ACCURACY_TASKS = ["sst2", "mnli", "qnli", "rte", "wnli"]
 
 
 def score(task: str, predictions: object, references: object) -> dict[str, float]:
-    return metrics.load("glue", task).compute(predictions=predictions, references=references)
+    return metrics.load(task).compute(predictions=predictions, references=references)
 
 
 @pytest.fixture
@@ -85,13 +85,13 @@ def test_a_prediction_that_is_no_number_does_not_become_a_score():
 
 def test_an_unknown_task_is_refused_with_the_list():
     with pytest.raises(KeyError, match="'snli' is no configuration: choose one of cola, sst2, .*, choices, hans"):
-        metrics.load("glue", "snli")
+        metrics.load("snli")
 
 
 @pytest.mark.slow
 def test_the_module_loads_from_any_directory_without_a_home_and_leaves_nothing_there(tmp_path):
     command = "from elmo_gpt_bert.metrics import load; "
-    command += "print(load('glue', 'rte').compute(predictions=[1, 0], references=[1, 1]))"
+    command += "print(load('rte').compute(predictions=[1, 0], references=[1, 1]))"
     before = sorted(ROOT.joinpath("elmo_gpt_bert", "metrics").rglob("*.json"))
     env = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "XDG_"))}
     env |= {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "HOME": "/proc/no-home"}
@@ -113,7 +113,7 @@ def test_the_module_loads_from_any_directory_without_a_home_and_leaves_nothing_t
 def test_the_metric_needs_no_cache_that_can_be_written(monkeypatch, task, inputs):
     for cache in ("HF_MODULES_CACHE", "HF_METRICS_CACHE"):
         monkeypatch.setattr(evaluate.config, cache, "/proc/no-home")
-    assert metrics.load("glue", task).compute(**inputs)
+    assert metrics.load(task).compute(**inputs)
 
 
 def test_evaluate_itself_loads_the_file():

@@ -23,10 +23,10 @@ def scores_of_perfection(data_set: tuple[str, str | None]) -> dict[str, float]:
         marks = mark(answers, references)
         return squad1_scores(answers, references) | squad2_scores(marks) | best_thresholds(marks)
     if data_set in GLUE:
-        return metrics.load(*GLUE[data_set]).compute(predictions=[0, 1], references=[0, 1])
+        return metrics.load(GLUE[data_set]).compute(predictions=[0, 1], references=[0, 1])
     if data_set in CHOOSING:
         parts = ["middle", "high"]
-        return metrics.load("glue", "choices").compute(predictions=[0, 1], references=[0, 1], parts=parts)
+        return metrics.load("choices").compute(predictions=[0, 1], references=[0, 1], parts=parts)
     tags = [["O"], ["B-LOC"]]
     return entity_scores(tags, tags)
 
