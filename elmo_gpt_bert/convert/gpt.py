@@ -199,7 +199,7 @@ def read_vector(folder: Path, shapes: list[Shape]) -> np.ndarray:
 def open_piece(path: Path) -> np.ndarray:
     """The numbers of one piece, which stay in the file until they are read."""
     try:
-        piece = np.load(path, mmap_mode="r", allow_pickle=False)  # a pickle could run any code
+        piece = np.lib.format.open_memmap(path, mode="r")  # refuses a pickle, which could run any code
         if piece.ndim != 1 or piece.dtype != np.float32:
             raise ValueError(f"{piece.dtype} {piece.shape}")
     except Exception as error:  # numpy raises many: OSError, ValueError, EOFError, SyntaxError, tokenize's

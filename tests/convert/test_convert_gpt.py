@@ -299,7 +299,7 @@ FILES = {
     "piece cut": (cut("params_3.npy"), OSError, "params_3.npy is not a vector of float32, or is damaged.*download"),
     "piece empty": (write("params_3.npy", b""), OSError, "params_3.npy is not a vector of float32, or is damaged"),
     "piece a text": (write("params_3.npy", b"404: Not Found"), OSError, "params_3.npy is not a vector of float32, or"),
-    "piece an archive": (archive, OSError, "params_0.npy is not a vector of float32, .*NpzFile"),
+    "piece an archive": (archive, OSError, "params_0.npy is not a vector of float32, .*magic string"),
     "float64": (piece(np.float64), OSError, r"params_1.npy is not a vector of float32, .*float64 \(.*,\)"),
     "float16": (piece(np.float16), OSError, r"params_1.npy is not a vector of float32, .*float16 \(.*,\)"),
     "integers": (piece(np.int32), OSError, r"params_1.npy is not a vector of float32, .*int32 \(.*,\)"),
