@@ -96,25 +96,20 @@ class SavedWithCode:
             super().register_for_auto_class(*([] if auto_class is None else [auto_class]))
 
 
-def as_class(config: PreTrainedConfig, config_class: type[PreTrainedConfig]) -> PreTrainedConfig:
-    """The configuration, or a copy in `config_class` if it is of another class with the same model type.
+class TakesStockConfig:
+    """Base of models whose type transformers has, too: of its configuration, they keep a copy as the zoo's.
 
-    The copy is what `config_class` loads from a folder where the configuration is saved. transformers' own
+    The copy is what the zoo's class loads from a folder where the configuration is saved. transformers' own
     configurations lack some of the zoo's fields, and models that have one would be saved without the code.
     """
-    if isinstance(config, config_class) or config.model_type != config_class.model_type:
-        return config
-    converted = config_class.from_dict(config.to_dict())
-    for name in UNSAVED & vars(config).keys():
-        setattr(converted, name, getattr(config, name))
-    return converted
-
-
-class TakesStockConfig:
-    """Base of models whose type transformers has, too: of its configuration, they keep a copy as the zoo's."""
 
     def __init__(self, config: PreTrainedConfig, *inputs, **kwargs) -> None:
-        super().__init__(as_class(config, self.config_class), *inputs, **kwargs)
+        stock = config
+        if not isinstance(stock, self.config_class) and stock.model_type == self.config_class.model_type:
+            config = self.config_class.from_dict(stock.to_dict())
+            for name in UNSAVED & vars(stock).keys():
+                setattr(config, name, getattr(stock, name))
+        super().__init__(config, *inputs, **kwargs)
 
 
 def announce_names(auto_map: dict[str, str]) -> None:

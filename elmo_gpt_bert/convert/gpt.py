@@ -157,19 +157,21 @@ def read_merges(path: Path, encoder: dict[str, int]) -> list[tuple[str, str]]:
     lines = read_text(path).removesuffix("\n").split("\n")
     merges = [tuple(line.split(" ")) for line in lines[1:]]
     made = {UNKNOWN, *map("".join, merges)}
-    wrong = [1] * (not lines[0].startswith("#version"))
-    for number, pair in enumerate(merges, start=2):
-        if len(pair) != 2 or not {*pair, "".join(pair)} <= encoder.keys():
-            wrong.append(number)
-    if any(len(token.removesuffix(WORD_END)) > 1 and token not in made for token in encoder):
-        wrong.append(len(lines) + 1)
-    if wrong:
-        line = shown(lines[wrong[0] - 1]) if wrong[0] <= len(lines) else "missing"
+    is_whole = all(len(token.removesuffix(WORD_END)) <= 1 or token in made for token in encoder)
+    are_right = [lines[0].startswith("#version"), *(_joins(pair, encoder) for pair in merges), is_whole]
+    if not all(are_right):
+        number = are_right.index(False) + 1
+        line = shown(lines[number - 1]) if number <= len(lines) else "missing"
         raise InputError(
             f"{path} must begin with #version and then, in each line, join two tokens of the encoder to a third, "
-            f"until all longer tokens are made, but line {wrong[0]} is {line}: take both files from the same release"
+            f"until all longer tokens are made, but line {number} is {line}: take both files from the same release"
         )
     return merges
+
+
+def _joins(pair: tuple[str, ...], encoder: dict[str, int]) -> bool:
+    """Whether these are two tokens of the encoder that make a third one."""
+    return len(pair) == 2 and {*pair, "".join(pair)} <= encoder.keys()
 
 
 # The weights

@@ -195,10 +195,7 @@ def _decoded(file: BinaryIO, path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _words(lines: Iterator[tuple[int, str]], path: Path, split: Split) -> Iterator[str]:
-    """Yields the words of a file: of its first column, of JSON's strings with escapes undone, or of all its text.
-
-    Raises ValueError for a file of columns whose name does not say so, if it begins as CoNLL-2003's do.
-    """
+    """Yields the words of a file: of its first column, of JSON's strings with escapes undone, or of all its text."""
     suffix = Path(path.name.lower().removesuffix(".gz")).suffix
     if suffix in COLUMNS:
         for sentence in read_columns(lines, path, tagged=False):
@@ -207,12 +204,18 @@ def _words(lines: Iterator[tuple[int, str]], path: Path, split: Split) -> Iterat
     if suffix in (".json", ".jsonl"):
         texts = chain.from_iterable(_strings(number, line, path) for number, line in lines)
     else:
-        texts = (line for _, line in lines)
+        texts = _text_lines(lines, path)
     for text in texts:
-        if text.startswith(DOCUMENT):
-            raise InputError(f"{path} holds columns, not text: let its name end in {', '.join(sorted(COLUMNS))}")
         for begin, end in split(text):
             yield text[begin:end]
+
+
+def _text_lines(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[str]:
+    """Yields the lines. Raises ValueError for one that begins a document in CoNLL-2003's columns."""
+    for _, line in lines:
+        if line.startswith(DOCUMENT):
+            raise InputError(f"{path} holds columns, not text: let its name end in {', '.join(COLUMNS)}")
+        yield line
 
 
 def _strings(number: int, line: str, path: Path) -> Iterator[str]:

@@ -326,7 +326,9 @@ def test_files_of_other_names_are_text(name, tmp_path):
 
 def test_columns_under_another_name_that_begin_as_conlls_do_are_refused(tmp_path):
     (tmp_path / "eng.train").write_text("-DOCSTART- -X- O O\n\n" + EU, encoding="utf-8")
-    with pytest.raises(ValueError, match="eng.train holds columns, not text: let its name end in .bio, .bmes, .conll"):
+    with pytest.raises(
+        ValueError, match="eng.train holds columns, not text: let its name end in .conll, .bmes, .bio, .iob2"
+    ):
         count_words([tmp_path / "eng.train"])
 
 
@@ -348,6 +350,8 @@ def test_the_text_of_json_is_in_its_strings(tmp_path):
     path = tmp_path / "a.json"
     path.write_text('{"text": "Caf\\u00e9\\n\\"Blau\\"",\n"numbers": [3]}')
     assert count_words([path]) == dict.fromkeys(["text", "Café", '"', "Blau", "numbers"], 1) | {'"': 2}
+    path.write_text('{"words": ["-DOCSTART-"]}')  # which begins columns in a file of text alone
+    assert count_words([path]) == Counter(["words", *ElmoTokenizer().tokenize("-DOCSTART-")])
 
 
 def test_half_a_surrogate_pair_in_json_is_one_clear_error(tmp_path):
