@@ -148,12 +148,15 @@ def build(panels: Panels, args: argparse.Namespace) -> "gradio.Blocks":
 def add_result(
     label: str, button_name: str, name: str, draw: Callable[..., str], inputs: list, events: tuple = ()
 ) -> None:
-    """A button, and below it what `draw` shows of the inputs after a click or another event."""
+    """A button, and below it what `draw` shows of the inputs after a click or another event.
+
+    An event during a computation starts another one afterwards, so that what is shown is of the last inputs.
+    """
     import gradio
 
     button = gradio.Button(label, variant="primary", elem_id=button_name)
     shown = gradio.HTML(elem_id=name)
-    gradio.on([button.click, *events], draw, inputs, shown, api_visibility="private")
+    gradio.on([button.click, *events], draw, inputs, shown, trigger_mode="always_last", api_visibility="private")
 
 
 def add_neighbours(panels: Panels, sentence: "gradio.Textbox", index_file: str, page: "gradio.Blocks") -> None:

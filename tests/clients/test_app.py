@@ -205,20 +205,27 @@ def test_a_phone_shows_all_tabs(url, browser):
     page.close()
 
 
-def test_one_layer_is_open_at_a_time(page):
+def test_of_two_words_chosen_at_once_the_last_is_shown(page, panels, folder):
+    page.evaluate("names => names.forEach((name) => document.querySelector(`[value='${name}']`).click())", ["3", "7"])
+    assert_shown(page, "neighbours", panels.neighbours(SENTENCE, 7, False, f"{folder}/index.txt"))
+
+
+def test_one_layer_is_open_at_a_time(page, panels, folder):
     page.get_by_label("film", exact=True).check()
+    assert_shown(page, "neighbours", panels.neighbours(SENTENCE, 7, False, f"{folder}/index.txt"))
     layers = page.locator("#neighbours .ex-card").last.locator("details")
-    layers.last.wait_for()
     expect(layers.last).to_have_attribute("open", "")
     layers.first.locator("summary").click()
     expect(layers.first).to_have_attribute("open", "")
     expect(page.locator("#neighbours .ex-card").last.locator("details[open]")).to_have_count(1)
 
 
-def test_words_of_two_sentences_stand_side_by_side(page):
+def test_words_of_two_sentences_stand_side_by_side(page, panels):
     open_tab(page, 1)
-    page.get_by_label("Second sentence").fill("is the plot an unusually good film ?")
+    second = "is the plot an unusually good film ?"
+    page.get_by_label("Second sentence").fill(second)
     page.get_by_role("button", name="Compute probabilities").click()
+    assert_shown(page, "scores", panels.scores(SENTENCE, second))
     expect(page.get_by_text("Prefers")).to_have_count(3)
     tops = "pair => [...pair.children].map(of => [...of.children].map(bar => bar.getBoundingClientRect().top))"
     for pair in page.locator("#scores .ex-pair").all():
