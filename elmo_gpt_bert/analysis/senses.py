@@ -36,7 +36,7 @@ from elmo_gpt_bert.analysis.representations import Encoder, occurrence_vectors, 
 from elmo_gpt_bert.tasks.pretraining.text import read_documents, split_sentences
 from elmo_gpt_bert.tasks.rows import columns, read_tsv
 from elmo_gpt_bert.training.command_line import run_command
-from elmo_gpt_bert.training.errors import InputError, Parameter
+from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.files import shown
 from modeling.elmo.tokenization_elmo import split_words
 
@@ -205,7 +205,7 @@ def find_occurrences(path: Path | None, column: str, words: set[str], most: int)
             break
     if missing := sorted(words - counts.keys()):
         kind = f"sentence of at most {LONGEST} words"
-        raise InputError(Parameter("text_file"), f" {path} has no {kind} with {', '.join(missing)}")
+        raise InputError(f"--text_file {path} has no {kind} with {', '.join(missing)}")
     return occurrences
 
 

@@ -19,7 +19,6 @@ from elmo_gpt_bert.training.errors import (
     InputError,
     MissingFileError,
     PackageError,
-    Parameter,
     UserError,
     as_user_errors,
 )
@@ -61,7 +60,7 @@ def new_folder(output: str) -> Path:
     """The path of `output`. Raises FileExistsError unless it is new or empty."""
     folder = Path(output).resolve()
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise ExistingFileError(Parameter("output"), f" {output} already holds something: name a new folder")
+        raise ExistingFileError(f"--output {output} already holds something: name a new folder")
     return folder
 
 

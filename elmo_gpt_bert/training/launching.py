@@ -32,7 +32,6 @@ from elmo_gpt_bert.training.errors import (
     ExistingFileError,
     FolderInUseError,
     InputError,
-    Parameter,
 )
 from elmo_gpt_bert.training.files import acquire_lock, read_json_object, write_json, writing
 from elmo_gpt_bert.training.identity import recorded_identity
@@ -60,7 +59,7 @@ def lock_output_folder(args: RunArguments) -> Iterator[None]:
     output = Path(args.output_dir)
     with contextlib.ExitStack() as run:
         on_main(lambda: run.enter_context(_locked(output, args)))
-        check_shared(output, Parameter("output_dir"))
+        check_shared(output, "--output_dir")
         yield
 
 

@@ -170,7 +170,9 @@ def test_a_finished_seed_is_the_same_run_whatever_its_number_of_processes(run):
 def as_on_two_machines(tmp_path: Path, argv: list[str]) -> None:
     """What one of two processes does, each on a machine with a folder of its own."""
     folder = tmp_path / os.environ["RANK"]
-    with pytest.raises(InputError, match=r"output_dir .*out is not shared: \S+ \(process 1\) does not see it: choose"):
+    with pytest.raises(
+        InputError, match=r"--output_dir .*out is not shared: \S+ \(process 1\) does not see it: choose"
+    ):
         run_glue.main([*argv, "--output_dir", str(folder / "out")])
     assert [path.name for path in (folder / "out").glob("*")] == ["checkpoint-2"] * ("--resume" in argv)
 
