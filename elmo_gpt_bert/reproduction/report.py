@@ -32,7 +32,7 @@ from elmo_gpt_bert.training.files import read_json, write_text
 from elmo_gpt_bert.training.output_folder import METRICS
 from elmo_gpt_bert.training.results import RUN_KEYS, read_results
 
-from .runner import Folders, Step, digest, read_results_of
+from .runner import Folders, Step, digest, results_of
 from .tables import MODELS, Cell, Flag, Table, places
 
 
@@ -82,7 +82,7 @@ def finished_runs(steps: Sequence[Step]) -> Runs:
     runs = {}
     for step in (step for step in steps if (step.output / METRICS).is_file()):
         with contextlib.suppress(UserError):
-            record = read_results_of(step)
+            record = results_of(step)
             runs[step.row.name, str(record["seed"])] = {
                 "metrics": {name: value for name, value in record.items() if name not in RUN_KEYS},
                 "seconds": sum(read_results(record)[1].values()),

@@ -186,7 +186,7 @@ def parse(step: Step) -> RunArguments:
         raise InputError(printed.getvalue().strip().partition("error: ")[2]) from error
 
 
-def read_results_of(step: Step) -> dict[str, Any] | None:
+def results_of(step: Step) -> dict[str, Any] | None:
     """The metrics.json of a run; None if it has not finished.
 
     Raises ValueError for that of a run with other flags, data or configuration, which may have cost hours.
@@ -197,7 +197,7 @@ def read_results_of(step: Step) -> dict[str, Any] | None:
 def is_finished(step: Step) -> bool:
     """Whether the results of the step are there. Raises ValueError for those of another run."""
     if step.row.is_run:
-        return read_results_of(step) is not None
+        return results_of(step) is not None
     made, now = step.output / MADE_OF, digest(step)
     return now is not None and made.is_file() and files.read_json(made) == {"digest": now}
 
@@ -225,6 +225,7 @@ class Job:
     process: subprocess.Popen
     devices: str  # its GPUs, as CUDA_VISIBLE_DEVICES has them; "": all
     started: float
+    digest: str | None = None  # of what a conversion reads, when it began
 
 
 def run_steps(steps: Sequence[Step], jobs: int) -> dict[str, str]:
@@ -240,7 +241,7 @@ def run_steps(steps: Sequence[Step], jobs: int) -> dict[str, str]:
             while waiting or running:
                 while free and not received and (step := take_next(waiting, running)):
                     with reported(step, failures):
-                        if is_left(step, failures):
+                        if has_to_run(step, failures):
                             running.append(start(step, jobs, free[0]))
                             free.pop(0)
                 if received:
@@ -281,7 +282,7 @@ def take_next(waiting: list[Step], running: Sequence[Job]) -> Step | None:
     return None
 
 
-def is_left(step: Step, failures: Collection[str]) -> bool:
+def has_to_run(step: Step, failures: Collection[str]) -> bool:
     """Whether the step has to be run. Raises UserError if it cannot, or if other results are in its place."""
     missing = sorted(path for path in step.inputs("data", "model") if not glob(path))
     failed = sorted(step.row.needs & {*failures})
@@ -299,6 +300,7 @@ def is_left(step: Step, failures: Collection[str]) -> bool:
 def start(step: Step, jobs: int, devices: str) -> Job:
     """Starts the command with this interpreter, and with the script where it is, in whichever directory it runs."""
     print(f"{step.name}: {shlex.join(step.command)}")
+    begun_with = None if step.row.is_run else digest(step)
     if not step.row.is_run and step.output.is_dir():
         files.remove_folder(step.output)  # what a conversion has left of other input
     files.make_folder(step.output.parent)
@@ -310,7 +312,7 @@ def start(step: Step, jobs: int, devices: str) -> Job:
         process = subprocess.Popen(
             executable(step), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment
         )
-    return Job(step, process, devices, time.monotonic())
+    return Job(step, process, devices, time.monotonic(), begun_with)
 
 
 def executable(step: Step) -> list[str]:
@@ -326,6 +328,8 @@ def finish(job: Job) -> None:
         raise LaunchError(f"{_last_line(step.log)} (status {status}; all of it is in {step.log})")
     if step.row.is_run and not is_finished(step):
         raise LaunchError(f"it wrote no metrics.json; {step.log} has what it printed")
+    if not step.row.is_run and digest(step) != job.digest:
+        raise InputError("a file that it reads has changed since it began")
     complete(step)
 
 

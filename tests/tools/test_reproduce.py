@@ -407,18 +407,19 @@ def test_rows_wait_for_those_that_they_need_and_fail_with_them(tmp_path):
     assert runner.take_next(waiting, [runner.Job(one, None, "", 0)]) is None
     assert runner.take_next(waiting, []) is other and not waiting
     with pytest.raises(LaunchError, match="^it needs first$"):
-        runner.is_left(other, {"first": "no space"})
+        runner.has_to_run(other, {"first": "no space"})
+
+
+def a_conversion(program: str, monkeypatch) -> Step:
+    """A step that reads a model and a text; in place of the script, it runs this program."""
+    monkeypatch.setattr(runner, "executable", lambda step: [sys.executable, "-I", "-S", "-c", program])
+    flags = {"model": Place("model", "bert"), "texts": Place("data", "text")}
+    row = Row("words", "elmo_gpt_bert.convert.vectors", flags=flags, seeded=False)
+    return Step(row, None, Folders(Path("data"), {"bert": "bert"}, Path("runs")))
 
 
 def test_a_conversion_with_other_input_is_made_anew(fake, monkeypatch):
-    monkeypatch.setattr(runner, "executable", lambda step: [sys.executable, "-I", "-S", "-c", ""])
-    row = Row(
-        "words",
-        "elmo_gpt_bert.convert.vectors",
-        flags={"model": Place("model", "bert"), "texts": Place("data", "text")},
-        seeded=False,
-    )
-    step = Step(row, None, Folders(Path("data"), {"bert": "bert"}, Path("runs")))
+    step = a_conversion("", monkeypatch)
     paths = ("bert/SHA256SUMS", "bert/config.json", "data/text")
     for path in paths:
         for name in paths:
@@ -431,6 +432,16 @@ def test_a_conversion_with_other_input_is_made_anew(fake, monkeypatch):
         assert runner.is_finished(step)
         Path(path).write_text("after", encoding="utf-8")
         assert not runner.is_finished(step)
+
+
+def test_a_conversion_whose_input_changes_meanwhile_has_failed(fake, monkeypatch):
+    step = a_conversion("import os; os.mkdir('runs/words'); open('data/text', 'w').write('after')", monkeypatch)
+    Path("data/text").write_text("before", encoding="utf-8")
+    job = runner.start(step, 1, "")
+    assert job.process.wait() == 0
+    with pytest.raises(InputError, match="^a file that it reads has changed since it began$"):
+        runner.finish(job)
+    assert not runner.is_finished(step)
 
 
 def test_a_model_that_is_missing_is_named(fake, capsys):
