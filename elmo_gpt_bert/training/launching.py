@@ -294,17 +294,8 @@ def keep_global_batch(args: Arguments) -> Arguments:
     if {name: began.get(name) for name in SIZES} == sizes and began["processes"] != state.num_processes:
         return _adapted(args, began["processes"], state)
     if state.is_main_process and args.do_train and not (args.resume and _has_progress(path.parent)):
-        write_batch(path.parent, args, state.num_processes)
+        write_json(path, sizes | {"processes": state.num_processes})
     return args
-
-
-def write_batch(output: Path, args: RunArguments, processes: int = 1) -> None:
-    """Writes to the folder that its run began with these arguments in so many processes.
-
-    A run that then starts there with --resume and other processes makes the same updates.
-    """
-    output.mkdir(parents=True, exist_ok=True)
-    write_json(output / output_folder.BATCH, {name: getattr(args, name) for name in SIZES} | {"processes": processes})
 
 
 def forget_global_batch(args: RunArguments) -> None:

@@ -151,7 +151,8 @@ def test_a_run_that_is_restarted_by_its_launcher_keeps_its_batch(run, tmp_path, 
 
 def test_processes_that_cannot_share_an_update_are_refused(run, tmp_path, monkeypatch):
     (tmp_path / "out").mkdir()
-    launching.write_batch(tmp_path / "out", run(), processes=2)  # of four examples each
+    began = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1, "processes": 2}
+    (tmp_path / "out" / ".batch.json").write_text(json.dumps(began), encoding="utf-8")
     monkeypatch.setattr(launching, "PartialState", lambda: SimpleNamespace(num_processes=3, is_main_process=True))
     with pytest.raises(InputError, match="2 processes and 8 examples in an update, which 3 processes cannot share"):
         launching.keep_global_batch(run(resume=True))
