@@ -57,8 +57,8 @@ OTHERS = {
     "uv",
     "zip",
 }  # programs whose flags are theirs
-# Of git, of hf and of programs that start processes; "flag" stands in the usage of the scripts.
-FLAGS_OF_OTHERS = {"abbrev", "always", "config_file", "dirty", "exclude", "flag", "nproc_per_node"}
+# Of hf and of programs that start processes; "flag" stands in the usage of the scripts.
+FLAGS_OF_OTHERS = {"config_file", "exclude", "flag", "num_processes", "nproc_per_node"}
 MODULES = {
     "zoo-app": "elmo_gpt_bert.explorer.__main__",
     "zoo-extract": "elmo_gpt_bert.analysis.extraction",
