@@ -131,6 +131,15 @@ def cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
+def report_layers(
+    output: Path, name: str, results: object, scores: LayerScores, references: Mapping[str, float], *labels: str
+) -> None:
+    """Prints the table of the layers' scores, and writes NAME.json, the results, and NAME.png, with these labels."""
+    print(layer_table(scores, references))
+    write_numbers(output, name, results)
+    write_picture(output, name, draw_layers, scores, references, *labels)
+
+
 def layer_table(scores: LayerScores, references: Mapping[str, float]) -> str:
     """A row for each model with its scores in percent, the best in bold, and one for each reference."""
     rows = []
