@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ import transformers
 from elmo_gpt_bert.analysis.representations import Encoder, is_vectors, load_encoder
 from elmo_gpt_bert.training.command_line import program
 from elmo_gpt_bert.training.errors import InputError
-from elmo_gpt_bert.training.files import make_folder, write_bytes, write_text
+from elmo_gpt_bert.training.files import make_folder, new_file, write_text
 from elmo_gpt_bert.training.launching import choose_implementation
 from elmo_gpt_bert.training.results import markdown_table
 
@@ -112,9 +111,8 @@ def write_picture(output: Path, name: str, draw: Callable[..., None], *values: o
 
     figure = Figure(layout="constrained")
     draw(figure, *values)
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=150, metadata={"Software": None})
-    write_bytes(output / f"{name}.png", content.getvalue())
+    with new_file(output / f"{name}.png") as temporary:
+        figure.savefig(temporary, format="png", dpi=150, metadata={"Software": None})
 
 
 # Tables and pictures
