@@ -48,7 +48,7 @@ from elmo_gpt_bert.tasks.pretraining.masked import MaskedLM, Shares, Vocabulary
 from elmo_gpt_bert.tasks.pretraining.objective import HeldOut, Objective, compute_losses, score
 from elmo_gpt_bert.tasks.pretraining.plan import CorpusPlan, Phase
 from elmo_gpt_bert.tasks.pretraining.preparing import PreparedText, prepare
-from elmo_gpt_bert.tasks.pretraining.text import TRAIN_FILE, VALIDATION_FILE, TextSource, find_files
+from elmo_gpt_bert.tasks.pretraining.text import TextSource, find_files
 from elmo_gpt_bert.tasks.pretraining.vocabulary import size_field, tokenizer_class
 from elmo_gpt_bert.tasks.rows import hub_version
 from elmo_gpt_bert.training.arguments import (
@@ -153,11 +153,11 @@ class PretrainingArguments(RunArguments):
     def data_sources(self) -> dict[str, list[Path] | str]:
         """The files of the text, or a data set of the Hub."""
         if self.dataset_name is None:
-            sources = {"train": find_files(self.train_file, TRAIN_FILE)}
+            sources = {"train": find_files(self.train_file, "--train_file")}
         else:
             sources = {"train": hub_version(self.dataset_name, self.dataset_config_name, None)}
         if self.do_eval and self.validation_file is not None:
-            sources["validation"] = find_files(self.validation_file, VALIDATION_FILE)
+            sources["validation"] = find_files(self.validation_file, "--validation_file")
         return sources
 
     @property

@@ -222,7 +222,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     make_folder(args.output_dir)
     others = {Path(folder).name: load_fill(folder) for folder in args.compare}
     sentences = read_sentences(args.train_file, args.max_train_words)
-    held_out = read_sentences(args.validation_file, None, "validation_file")
+    held_out = read_sentences(args.validation_file, None, "--validation_file")
     text = Text(sentences, args.min_count)
     number = {word: MARKS + place for place, word in enumerate(text.words)}
     # What all models know, in lower case, because an uncased BERT knows no other.

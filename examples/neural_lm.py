@@ -223,7 +223,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
             raise InputError(f"--{flag} must be positive, not {getattr(args, flag)}")
     make_folder(args.output_dir)
     sentences = read_sentences(args.train_file, args.max_train_words)
-    text = read_sentences(args.validation_file, args.max_eval_words, "validation_file")
+    text = read_sentences(args.validation_file, args.max_eval_words, "--validation_file")
     if not text:
         raise InputError(f"--validation_file {args.validation_file} has no words: give another")
     words = choose_words(sentences, args.min_count, args.bilm)

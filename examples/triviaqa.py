@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from elmo_gpt_bert.tasks.rows import check_text, members, read_json, read_lines
 from elmo_gpt_bert.training.command_line import run_command
-from elmo_gpt_bert.training.errors import InputError, MissingFileError, Parameter
+from elmo_gpt_bert.training.errors import InputError, MissingFileError
 from elmo_gpt_bert.training.files import plain, shown, write_text
 
 
@@ -164,16 +164,16 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--max_tokens", type=int, default=400, help="tokens of each document that are kept")
     args = parser.parse_args(argv)
     if args.max_tokens < 1:
-        raise InputError(Parameter("max_tokens"), f" must be positive, not {args.max_tokens}")
+        raise InputError(f"--max_tokens must be positive, not {args.max_tokens}")
     if not args.evidence.is_dir():
-        raise MissingFileError(Parameter("evidence"), f" {args.evidence}: no such folder")
+        raise MissingFileError(f"--evidence {args.evidence}: no such folder")
     documents = read_questions(args.questions)
     paths = {name: find_file(args.evidence, name) for name in documents}
     found = {name: path for name, path in paths.items() if path is not None}
     if not found:
         name = plain(next(iter(documents)))
-        problem = f"none of the {len(documents)} documents, such as {name}, is in {args.evidence}: "
-        raise MissingFileError(problem, Parameter("evidence"), " must be the release's folder evidence/wikipedia")
+        problem = f"none of the {len(documents)} documents, such as {name}, is in {args.evidence}"
+        raise MissingFileError(f"{problem}: --evidence must be the release's folder evidence/wikipedia")
     articles = [make_article(name, documents[name], path, args.max_tokens) for name, path in found.items()]
     articles = [article for article in articles if article is not None]
     if not articles:

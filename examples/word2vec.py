@@ -31,7 +31,7 @@ from torch.nn import functional
 
 from elmo_gpt_bert.tasks.pretraining.text import find_files, read_documents, split_sentences
 from elmo_gpt_bert.training.command_line import run_command
-from elmo_gpt_bert.training.errors import ExistingFileError, InputError, PackageError, Parameter
+from elmo_gpt_bert.training.errors import ExistingFileError, InputError, PackageError
 from elmo_gpt_bert.training.files import make_folder, new_file
 from modeling import ElmoTokenizer
 
@@ -46,10 +46,10 @@ WORDS_AT_ONCE = 128  # of an update. Of many more, the sum of a frequent word's 
 # The text
 
 
-def read_sentences(pattern: str, max_words: int | None, flag: str = "train_file") -> list[list[str]]:
+def read_sentences(pattern: str, max_words: int | None, flag: str = "--train_file") -> list[list[str]]:
     """The words of each sentence, as ELMo's pre-training reads them. The text ends after `max_words`."""
     tokenizer, spelling, sentences, left = ElmoTokenizer(), {}, [], max_words
-    for document in chain.from_iterable(map(read_documents, find_files(pattern, Parameter(flag)))):
+    for document in chain.from_iterable(map(read_documents, find_files(pattern, flag))):
         for sentence in split_sentences(document):
             words = tokenizer.tokenize(sentence)[:left]
             sentences.append([spelling.setdefault(word, word) for word in words])  # one object for equal words

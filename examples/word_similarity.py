@@ -20,7 +20,7 @@ from scipy.stats import spearmanr
 
 from elmo_gpt_bert.convert.vectors import read_vectors
 from elmo_gpt_bert.training.command_line import run_command
-from elmo_gpt_bert.training.errors import Parameter, as_user_errors
+from elmo_gpt_bert.training.errors import as_user_errors
 from modeling import ElmoTokenizer
 
 
@@ -79,7 +79,7 @@ def main(argv: list[str] | None = None) -> None:
     print(f"| vectors | {' | '.join(files)} |\n|{'---|' * (1 + len(files))}")
     for name in args.vectors:
         if Path(name).is_file():
-            vectors = dict(zip(*read_vectors(Path(name), words, Parameter("similarity_files")), strict=True))
+            vectors = dict(zip(*read_vectors(Path(name), words, "--similarity_files"), strict=True))
         else:
             vectors = input_embeddings(name, sorted(words))
         scores = [similarity(pairs, vectors) for pairs in files.values()]

@@ -36,7 +36,7 @@ import torch
 from elmo_gpt_bert.convert import manylangs
 from elmo_gpt_bert.convert.files import command_line, new_folder, read_checkpoint, read_pickle, write_model
 from elmo_gpt_bert.convert.manylangs import ALLENNLP_LSTM, CARRY, TRANSFORM
-from elmo_gpt_bert.training.errors import InputError, MissingFileError, Parameter, as_user_errors
+from elmo_gpt_bert.training.errors import InputError, MissingFileError, as_user_errors
 from elmo_gpt_bert.training.files import plain
 from modeling.elmo.modeling_elmo import ElmoModel
 from modeling.elmo.modeling_elmo_pretraining import ElmoForPreTraining
@@ -84,8 +84,6 @@ RENAMED = (
     ("/LSTMCell/W_P_0", "/lstm_cell/projection/kernel"),
 )
 
-VOCAB = Parameter("vocab")
-
 
 def convert(
     options: Annotated[str | None, "options.json; for ELMoForManyLangs, the file of sizes if the folder lacks it"],
@@ -119,11 +117,11 @@ def convert(
     if Path(weights).is_dir():
         for flag, value in (("vocab", vocab), ("softmax", softmax)):
             if value is not None:
-                raise InputError(Parameter(flag), f" {value}: {weights} is a folder, which has no softmax: drop it")
+                raise InputError(f"--{flag} {value}: {weights} is a folder, which has no softmax: drop it")
         manylangs.convert(Path(weights), output, options, state or "zero", **reading)
         return
     if options is None:
-        raise InputError(f"{weights} comes with an options.json: give it as ", Parameter("options"))
+        raise InputError(f"{weights} comes with an options.json: give it as --options")
     with as_user_errors("", ImportError):
         config = read_options(Path(options))
         tensors, table = read_weights(weights)
@@ -156,11 +154,10 @@ def number_words(vocab: str | None, tokenizer: ElmoTokenizer, tensors: dict[str,
     rows = {name: len(value) for name, value in tensors.items() if re.search("softmax/[Wb]$", name) and value.ndim}
     if vocab is None:
         for name, count in rows.items():
-            raise InputError(f"{plain(name)} scores {count} words: give the file that lists them as ", VOCAB)
+            raise InputError(f"{plain(name)} scores {count} words: give the file that lists them as --vocab")
         return
     if not rows:
-        problem = f" {vocab} names the words of a softmax, but there is none: add "
-        raise InputError(VOCAB, problem, Parameter("softmax"), " or drop it")
+        raise InputError(f"--vocab {vocab} names the words of a softmax, but there is none: add --softmax or drop it")
     released = {word: number for number, word in enumerate(read_targets(Path(vocab)))}
     for name, count in rows.items():
         if count != len(released):

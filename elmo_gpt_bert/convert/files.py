@@ -20,7 +20,6 @@ from elmo_gpt_bert.training.errors import (
     InputError,
     MissingFileError,
     PackageError,
-    Parameter,
     UserError,
     as_user_errors,
 )
@@ -62,7 +61,7 @@ def new_folder(output: str) -> Path:
     """The path of `output`. Raises FileExistsError unless it is new or empty."""
     folder = Path(output).resolve()
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise ExistingFileError(Parameter("output"), f" {output} already holds something: name a new folder")
+        raise ExistingFileError(f"--output {output} already holds something: name a new folder")
     return folder
 
 

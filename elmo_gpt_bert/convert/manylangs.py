@@ -28,7 +28,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 
 from elmo_gpt_bert.convert.files import new_folder, read_pickle, write_model
-from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
+from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, as_user_errors
 from modeling.elmo.configuration_elmo import ElmoConfig
 from modeling.elmo.modeling_elmo import ElmoModel
 from modeling.elmo.released_elmo import CHARACTERS, DIRECTIONS, check_keys
@@ -95,7 +95,6 @@ PUBLISHED = {
     },
     "dropout": 0.1,
 }
-OPTIONS = Parameter("options")
 
 
 def convert(folder: Path, output: str, options: str | None = None, state: str = "zero", **reading: bool) -> None:
@@ -114,9 +113,8 @@ def convert(folder: Path, output: str, options: str | None = None, state: str = 
     new_folder(output)
     if state == "warm":
         raise InputError(
-            Parameter("state"),
-            " warm needs sentences of the model's language: convert with the state zero, then call ElmoModel.warm_up "
-            "with some, and save",
+            "--state warm needs sentences of the model's language: convert with the state zero, then call "
+            "ElmoModel.warm_up with some, and save"
         )
     missing = [name for name in ("char.dic", *PICKLES) if not (folder / name).is_file()]
     if missing:
@@ -318,6 +316,6 @@ def convert_tensors(
             values |= as_parameters(tensors[file], ours, table, path, origin, remedy)
         except ValueError as error:
             of_others = origin.startswith("the published sizes")
-            more = (". Give the file of this model's sizes as ", OPTIONS) if of_others else ()
-            raise InputError(str(error), more) from error
+            more = ". Give the file of this model's sizes as --options" if of_others else ""
+            raise InputError(f"{error}{more}") from error
     return values

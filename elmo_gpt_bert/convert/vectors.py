@@ -41,7 +41,7 @@ from safetensors.torch import save_file
 
 from elmo_gpt_bert.convert.files import command_line, new_folder, whole_folder
 from elmo_gpt_bert.tasks.columns import DOCUMENT, read_columns
-from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
+from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, as_user_errors
 from elmo_gpt_bert.training.files import plain, shown
 from elmo_gpt_bert.training.flags import find_config
 from elmo_gpt_bert.training.loading import check_indices
@@ -57,8 +57,6 @@ SENTENCE_END = "</s>"  # fastText's, the only word without subwords
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"')  # of JSON
 BLOCK = 1 << 20  # bytes that are read at a time
 COLUMNS = (".conll", ".bmes", ".bio", ".iob2")  # how the names of files of columns end
-
-SIZE, TEXTS = Parameter("size"), Parameter("texts")
 
 Vectors = tuple[list[str], np.ndarray]  # n different words, and (n, size) float32
 
@@ -86,11 +84,11 @@ def convert(
         wanted = None if counts is None else counts.keys() | {word.lower() for word in counts}
         words, table = read_vectors(Path(vectors), wanted)
         if size not in (None, table.shape[1]):
-            raise InputError(SIZE, f" {size}, but the vectors of {vectors} have {table.shape[1]} numbers")
+            raise InputError(f"--size {size}, but the vectors of {vectors} have {table.shape[1]} numbers")
     elif counts is not None:
         words, table = random_vectors(counts, min_count, 100 if size is None else size)
     else:
-        raise InputError("give ", Parameter("vectors"), " or ", TEXTS, ", which have the words")
+        raise InputError("give --vectors or --texts, which have the words")
     config, weights = read_model(model)
     tokenizer = make_tokenizer(model, config, words)
     mean = table.mean(0, keepdims=True, dtype=np.float64)
@@ -228,10 +226,10 @@ def _strings(number: int, line: str, path: Path) -> Iterator[str]:
 def random_vectors(counts: Counter[str], min_count: int, size: int) -> Vectors:
     """Random vectors of variance 1 / size for the words seen at least `min_count` times, the most frequent first."""
     if size < 1:
-        raise InputError(SIZE, f" {size} must be positive")
+        raise InputError(f"--size {size} must be positive")
     words = [word for word, count in counts.most_common() if count >= min_count]
     if not words:
-        raise InputError("no word of ", TEXTS, " occurs as often as ", Parameter("min_count"), f" {min_count}")
+        raise InputError(f"no word of --texts occurs as often as --min_count {min_count}")
     bound = (3 / size) ** 0.5
     return words, np.random.default_rng(0).uniform(-bound, bound, (len(words), size)).astype(np.float32)
 
@@ -239,7 +237,7 @@ def random_vectors(counts: Counter[str], min_count: int, size: int) -> Vectors:
 # The vectors
 
 
-def read_vectors(path: Path, wanted: set[str] | None = None, origin: Parameter = TEXTS) -> Vectors:
+def read_vectors(path: Path, wanted: set[str] | None = None, origin: str = "--texts") -> Vectors:
     """The words of the file, or those that are also in `wanted`, and their vectors. A repeated word has the first.
 
     `origin` is where the wanted words come from, for the error if none of them has a vector.
@@ -252,7 +250,7 @@ def read_vectors(path: Path, wanted: set[str] | None = None, origin: Parameter =
         else:
             words, table = _collect(_rows(file, path, wanted))
     if not words:
-        raise InputError(f"{path} holds no vector", () if wanted is None else (" for any word in ", origin))
+        raise InputError(f"{path} holds no vector{'' if wanted is None else f' for any word in {origin}'}")
     broken = ~np.isfinite(table).all(1)
     if broken.any():
         raise InputError(f"{path}: the vector of {shown(words[int(broken.argmax())])} is not finite")

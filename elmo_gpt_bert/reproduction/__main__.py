@@ -9,18 +9,13 @@
 `--budget small` runs a table with small models and local data on two CPU cores, `--budget paper` with the recipes,
 models and data of the papers. `verify` first compares what published weights compute with what other code computes.
 Each step is a command of one of the other scripts, as a user would type it. A step that has finished is not run
-again; one that was stopped resumes. A step that fails is reported, and the others go on.
-OUTPUT_DIR/TABLE, or OUTPUT_DIR/paper/TABLE, receives record.json with what all runs have measured; and table.md and
-table.csv. Each run has a folder with its metrics.json, in OUTPUT_DIR/TABLE or, for all tables of the papers, in
-OUTPUT_DIR/paper/runs. `--record FILE` writes the record to another file, too. If that file is there already, its runs,
-which may be another machine's, count as finished.
+again; one that was stopped resumes. A step that fails is reported, and the others go on. docs/reproduce.md says what
+a table leaves in OUTPUT_DIR.
 """
 
 import argparse
 import shlex
-import shutil
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from elmo_gpt_bert.reproduction.report import collect, read_runs, write_report
@@ -37,18 +32,17 @@ def main(argv: list[str] | None = None) -> None:
     args = parse(argv)
     table = choose_table(args)
     output = args.output_dir / table.folder
-    folders = Folders(args.data_root, read_models(args.models, MODELS[table.budget]), args.output_dir)
-    launcher = read_launcher(args.launcher)
-    every = plan(table, folders, args.seeds)
-    earlier = read_runs(args.record, table, every) if args.record and args.record.exists() else {}
+    models = read_models(args.models, MODELS[table.budget])
+    every = plan(table, Folders(args.data_root, models, args.output_dir / table.runs_folder), args.seeds)
+    earlier = read_runs(args.record, table, every)
     if earlier:
         print(f"{args.record} has {len(earlier)} runs, which are not made again")
-    steps = [replace(step, launcher=launcher) for step in choose(every, args.only, args.model, earlier)]
+    steps = choose(every, args.only, args.model, earlier)
     if args.dry_run:
         print(*(shlex.join(step.command) for step in steps), sep="\n")
         return
     if table.name == "verify":
-        check(folders.models, folders.data)
+        check(models, args.data_root)
     make_folder(output)
     try:
         failures = run_steps(steps, args.jobs)
@@ -59,8 +53,7 @@ def main(argv: list[str] | None = None) -> None:
         if args.record:
             make_folder(args.record.parent)
             # Another command may have written runs to it in the meantime.
-            earlier |= read_runs(args.record, table, every) if args.record.exists() else {}
-            write_json(args.record, collect(table, every, earlier))
+            write_json(args.record, collect(table, every, earlier | read_runs(args.record, table, every)))
     if failures:
         raise LaunchError(f"{len(failures)} of {len(steps)} steps failed: {'; '.join(failures)}")
 
@@ -77,12 +70,6 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         help="small: two CPU cores and local data; paper: the papers' recipes, for GPUs (default: the smaller one)",
     )
     parser.add_argument("--jobs", type=positive, default=1, metavar="N", help="steps at once (default: 1)")
-    parser.add_argument(
-        "--launcher",
-        default="",
-        metavar="COMMAND",
-        help="starts each run in several processes, as in 'accelerate launch --num_processes 4'",
-    )
     parser.add_argument("--data_root", type=Path, default=Path("data"), help="folder of the data (docs/reproduce.md)")
     names = "; ".join(f"{', '.join(models)} for {budget}" for budget, models in MODELS.items())
     parser.add_argument("--models", nargs="+", default=[], metavar="NAME=FOLDER", help=f"other models: {names}")
@@ -114,17 +101,6 @@ def choose_table(args: argparse.Namespace) -> Table:
             if value not in names:
                 raise InputError(f"--{flag} {value} is none of {', '.join(names)}, which {table.name} has")
     return table
-
-
-def read_launcher(command: str) -> tuple[str, ...]:
-    """The words of --launcher. Raises ValueError for an open quote, or if its program is not there."""
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise InputError(f"--launcher {command}: {error}") from error
-    if words and shutil.which(words[0]) is None:
-        raise InputError(f"--launcher {command}: there is no program {words[0]}")
-    return tuple(words)
 
 
 def read_models(words: list[str], defaults: Mapping[str, str]) -> dict[str, str]:

@@ -1,11 +1,11 @@
-"""What a table is, and the tables of tables.yaml: rows that are runs of the scripts, cells, and published figures."""
+"""What a table is, and the tables of tables.yaml: rows that are runs of the scripts, and published figures."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from string import Template
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import yaml
 
@@ -36,37 +36,14 @@ class Place:
 
 Flag = str | int | float | bool | Place | tuple[Place, ...]
 Line = tuple[str, ...]  # the texts at the beginning of a line of the table
-
-
-class Cell(NamedTuple):
-    """Where the table shows a score. `metric` is the entry of metrics.json."""
-
-    line: Line
-    column: str
-    metric: str
-
-
-class Published(NamedTuple):
-    """A figure that somebody else has published. `column` names the publication, unless the line does."""
-
-    line: Line
-    column: str
-    value: float
-
-
-class Gap(NamedTuple):
-    """A cell that stays empty, and why."""
-
-    line: Line
-    column: str
-    reason: str
+Cell = tuple[Line, str]  # a place in the table: its line, and the title of its column
 
 
 @dataclass(frozen=True)
 class Row:
     """A run of a script, or one for each seed. tables.yaml describes the fields.
 
-    cells: where its scores stand; none for a row that others only begin with
+    scores: where they stand -> the entry of metrics.json; none for a row that others only begin with
     """
 
     name: str
@@ -76,14 +53,19 @@ class Row:
     overrides: str = ""
     task: str = ""
     family: str = ""
-    cells: tuple[Cell, ...] = ()
+    scores: Mapping[Cell, str] = field(default_factory=dict)
     seeded: bool = True
     keeps_model: bool = False
 
     @property
+    def places(self) -> list[Place]:
+        """The files and folders that its flags name."""
+        return [place for value in self.flags.values() for place in places(value)]
+
+    @property
     def needs(self) -> set[str]:
         """The names of the rows whose results its flags name."""
-        return {place.name for value in self.flags.values() for place in places(value) if place.kind == "row"}
+        return {place.name for place in self.places if place.kind == "row"}
 
     @property
     def is_run(self) -> bool:
@@ -105,6 +87,8 @@ class Table:
     title: a sentence that says what the numbers are
     heads: the titles of the columns at the beginning of a line
     columns: the titles of the columns of our scores
+    published: figures of others. The column names the publication, unless the line does
+    gaps: cells that stay empty, and why
     notes: what a reader must know to compare the numbers
     comparisons: column of ours -> column of published figures of the same score on the same data. Of each line, the
         table says whether they differ by more than seeds do
@@ -112,12 +96,12 @@ class Table:
 
     name: str
     title: str
-    heads: Line
-    columns: tuple[str, ...]
-    rows: tuple[Row, ...]
-    published: tuple[Published, ...] = ()
-    gaps: tuple[Gap, ...] = ()
-    notes: tuple[str, ...] = ()
+    heads: Sequence[str]
+    columns: Sequence[str]
+    rows: Sequence[Row]
+    published: Mapping[Cell, float] = field(default_factory=dict)
+    gaps: Mapping[Cell, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
     budget: Budget = "small"
     comparisons: Mapping[str, str] = field(default_factory=dict)
 
@@ -134,23 +118,23 @@ class Table:
     @property
     def lines(self) -> list[Line]:
         """The lines in the order in which they are named first, those with the same first text together."""
-        ours = [cell.line for row in self.rows for cell in row.cells]
-        lines = list(dict.fromkeys([*ours, *(each.line for each in (*self.gaps, *self.published))]))
+        cells = [*(cell for row in self.rows for cell in row.scores), *self.gaps, *self.published]
+        lines = list(dict.fromkeys(line for line, _ in cells))
         firsts = [line[0] for line in lines]
         return sorted(lines, key=lambda line: firsts.index(line[0]))
 
     @property
     def published_columns(self) -> list[str]:
         """The columns of other people's figures, which come after ours, first those that ours are compared with."""
-        named = [figure.column for figure in self.published if figure.column not in self.columns]
-        compared = [column for column in self.comparisons.values() if column in named]
-        return list(dict.fromkeys([*compared, *named]))
+        columns = [column for _, column in self.published if column not in self.columns]
+        compared = [column for column in self.comparisons.values() if column in columns]
+        return list(dict.fromkeys([*compared, *columns]))
 
 
 # tables.yaml
 
 Entry = dict[str, Any]
-Names = dict[str, Any]  # what stands for $name
+OF_PAPERS = {"system": "$system", "score": "$score"}  # names that `read_figures` fills in later
 
 
 def read_tables(path: Path) -> tuple[dict[Budget, dict[str, str]], dict[str, dict[Budget, Table]]]:
@@ -164,25 +148,22 @@ def read_tables(path: Path) -> tuple[dict[Budget, dict[str, str]], dict[str, dic
 
 
 def read_table(name: str, budget: Budget, entry: Entry, runs: Mapping[str, Row]) -> Table:
-    entry = dict(entry)  # from which all is taken out but the fields of Table
-    rows = read_rows(entry.pop("rows"), runs)
-    published = [figure for part, names in expand(entry.pop("published", [])) for figure in read_figures(part, names)]
-    filled = [fill(part, names) for part, names in expand(entry.pop("gaps", []))]
-    gaps = [Gap(tuple(gap["line"]), column, gap["reason"]) for gap in filled for column in gap["columns"]]
-    lists = {"rows": rows.values(), "published": published, "gaps": gaps}
-    lists |= {key: entry.pop(key, ()) for key in ("heads", "columns", "notes")}
-    return Table(name, budget=budget, **{key: tuple(values) for key, values in lists.items()}, **entry)
+    rows = list(read_rows(entry["rows"], runs).values())
+    published, gaps = expand(entry.get("published", []), OF_PAPERS), expand(entry.get("gaps", []))
+    figures = {cell: value for part in published for cell, value in read_figures(part)}
+    reasons = {(tuple(gap["line"]), column): gap["reason"] for gap in gaps for column in gap["columns"]}
+    return Table(name, budget=budget, **entry | {"rows": rows, "published": figures, "gaps": reasons})
 
 
 def read_rows(entries: Iterable[Entry], runs: Mapping[str, Row]) -> dict[str, Row]:
     """The rows by name. They may begin with one of the `runs` or with a row above, all of which they have."""
     rows: dict[str, Row] = {}
-    for part, names in expand(entries):
-        row = read_row(fill(part, names), {**runs, **rows})
-        earlier = rows.get(row.name, replace(row, cells=()))
-        if replace(earlier, cells=()) != replace(row, cells=()):
+    for entry in expand(entries):
+        row = read_row(entry, {**runs, **rows})
+        earlier = rows.get(row.name, replace(row, scores={}))
+        if replace(earlier, scores={}) != replace(row, scores={}):
             raise InputError(f"{FILE}: two rows have the name {row.name}, and do not run the same")
-        rows[row.name] = replace(row, cells=earlier.cells + row.cells)
+        rows[row.name] = replace(row, scores={**earlier.scores, **row.scores})
     return rows
 
 
@@ -192,9 +173,9 @@ def read_row(entry: Entry, known: Mapping[str, Row]) -> Row:
     flags, more = dict(base.flags), entry.get("flags", {})
     for part in more if isinstance(more, list) else [more]:
         flags |= {name: read_flag(value) for name, value in part.items()}
-    cells = tuple(Cell(tuple(entry["line"]), column, metric) for column, metric in entry.get("scores", {}).items())
-    changes = {key: value for key, value in entry.items() if key not in ("run", "flags", "line", "scores")}
-    return replace(base, flags=flags, cells=cells, **changes)
+    scores = {(tuple(entry["line"]), column): metric for column, metric in entry.get("scores", {}).items()}
+    changes = {key: value for key, value in entry.items() if key not in ("run", "line")}
+    return replace(base, **changes | {"flags": flags, "scores": scores})
 
 
 def read_flag(value: Any) -> Flag:
@@ -207,13 +188,13 @@ def read_flag(value: Any) -> Flag:
     return Place(kind, name, **dict(rest))
 
 
-def read_figures(part: Entry, names: Names) -> Iterator[Published]:
-    """Figures of an entry of papers.yaml, in the lines and columns of the table."""
-    for system, scores in renamed(PAPERS[part["from"]], fill(part.get("systems"), names)):
+def read_figures(part: Entry) -> Iterator[tuple[Cell, float]]:
+    """Figures of an entry of papers.yaml, and where they stand in the table."""
+    for system, scores in renamed(PAPERS[part["from"]], part.get("systems")):
         for score, value in renamed(scores, part.get("scores")):
             if value is not None:
-                line, column = fill([part["line"], part["column"]], names | {"system": system, "score": score})
-                yield Published(tuple(line), column, value)
+                line, column = fill([part["line"], part["column"]], {"system": system, "score": score})
+                yield (tuple(line), column), value
 
 
 def renamed(values: Mapping[str, Any], names: Iterable[str] | Mapping[str, str] | None) -> list[tuple[str, Any]]:
@@ -222,8 +203,8 @@ def renamed(values: Mapping[str, Any], names: Iterable[str] | Mapping[str, str] 
     return [(names[name] if isinstance(names, dict) else name, values[name]) for name in names]
 
 
-def expand(entries: Iterable[Entry], names: Names | None = None) -> Iterator[tuple[Entry, Names]]:
-    """Each entry with what its $names stand for: once for each record of its `each`, or all of its `rows`."""
+def expand(entries: Iterable[Entry], names: Entry | None = None) -> Iterator[Entry]:
+    """Each entry with all that its $names stand for: once for each record of its `each`, or all of its `rows`."""
     for entry in entries:
         part = {key: value for key, value in entry.items() if key != "each"}
         each = entry.get("each", [{}])
@@ -231,10 +212,10 @@ def expand(entries: Iterable[Entry], names: Names | None = None) -> Iterator[tup
             each = [dict(zip(each, values, strict=True)) for values in product(*each.values())]
         for record in each:
             known = (names or {}) | record
-            yield from expand(part["rows"], known) if "rows" in part else [(part, known)]
+            yield from expand(part["rows"], known) if "rows" in part else [fill(part, known)]
 
 
-def fill(value: Any, names: Names) -> Any:
+def fill(value: Any, names: Entry) -> Any:
     """The value with all that its $names stand for."""
     if isinstance(value, dict):
         return {fill(key, names): fill(part, names) for key, part in value.items()}

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoTokenizer, BertForPreTraining, OpenAIGPTLMHeadModel, PreTrainedModel
 
 from elmo_gpt_bert.training.errors import LaunchError
@@ -54,10 +55,9 @@ def compare(models: Mapping[str, str], data: Path) -> Iterator[tuple[str, str, f
 def compare_with_transformers(name: str, ours: type[PreTrainedModel], theirs: type[PreTrainedModel]) -> float:
     """All scores of a padded batch of sentences, apart from padding."""
     tokenizer = AutoTokenizer.from_pretrained(name)
-    rows = [tokenizer(sentence)["input_ids"] for sentence in SENTENCES]
-    longest = max(map(len, rows))
-    mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
-    inputs = {"input_ids": torch.tensor([row + [0] * (longest - len(row)) for row in rows]), "attention_mask": mask}
+    rows = [torch.tensor(tokenizer(sentence)["input_ids"]) for sentence in SENTENCES]
+    mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+    inputs = {"input_ids": pad_sequence(rows, batch_first=True), "attention_mask": mask}
     outputs = []
     for model_class in (ours, theirs):
         model = model_class.from_pretrained(name, dtype=torch.float32).eval()

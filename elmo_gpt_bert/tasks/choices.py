@@ -22,7 +22,6 @@ from datasets import DatasetDict
 
 from elmo_gpt_bert.tasks.features import map_examples, report_known_words
 from elmo_gpt_bert.tasks.rows import (
-    DATA_DIR,
     check_folder,
     columns,
     hub_splits,
@@ -143,7 +142,7 @@ def find_path(data_dir: Path, task: ChoiceTask, split: str) -> Path:
     folder = data_dir / task.folder if (data_dir / task.folder).is_dir() else data_dir
     path = folder / task.files[split]
     if not path.exists():
-        raise MissingFileError(f"{folder} has no {path.name}: ", DATA_DIR, f" is not the folder of {task.name}")
+        raise MissingFileError(f"{folder} has no {path.name}: --data_dir is not the folder of {task.name}")
     return path
 
 
@@ -156,7 +155,7 @@ def find_files(data_dir: Path, task: ChoiceTask, split: str) -> list[Path]:
 def _articles(folder: Path, part: str) -> list[Path]:
     files = sorted((folder / part).glob("*.txt"))
     if not files:
-        raise MissingFileError(f"{folder / part} holds no .txt files: ", DATA_DIR, " is not the folder of RACE")
+        raise MissingFileError(f"{folder / part} holds no .txt files: --data_dir is not the folder of RACE")
     return files
 
 

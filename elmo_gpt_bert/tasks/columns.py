@@ -9,14 +9,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from elmo_gpt_bert.training.errors import InputError, Parameter
+from elmo_gpt_bert.training.errors import InputError
 
 
 # A line with one of these in the first column begins a document; BREAK only does so between sentences. CoNLL-2003 uses
 # DOCUMENT, which conlleval counts as a word outside entities. It takes BREAK for the end of a sentence.
 DOCUMENT, BREAK = "-DOCSTART-", "-X-"
-TEXT_COLUMN = Parameter("text_column", "text_column_name")
-LABEL_COLUMN = Parameter("label_column", "label_column_name")
 
 
 @dataclass
@@ -92,22 +90,17 @@ def _positions(
     if width == 1 and not tagged and label_column is None:
         return 0, None
     positions = []
-    for parameter, column in [(TEXT_COLUMN, text_column or "1"), (LABEL_COLUMN, label_column or "-1")]:
+    for flag, column in [("--text_column_name", text_column or "1"), ("--label_column_name", label_column or "-1")]:
         number = int(column) if re.fullmatch(r"-?\d{1,9}", column) else 0
         if not 1 <= abs(number) <= width:
             raise InputError(
-                f"{path}:{line}: ",
-                parameter,
-                f" {column} is none of the {width} columns: they have numbers, 1 for the first, -1 for the last",
+                f"{path}:{line}: {flag} {column} is none of the {width} columns: they have numbers, 1 for the first, "
+                "-1 for the last"
             )
         positions.append(number - 1 if number > 0 else width + number)
     if positions[0] == positions[1]:
         raise InputError(
             f"{path}:{line}: words and tags are both in column {positions[0] + 1} of {width}: a line is a word, a tab "
-            "or a space, and its tag; ",
-            TEXT_COLUMN,
-            " and ",
-            LABEL_COLUMN,
-            " give other columns by their numbers",
+            "or a space, and its tag; --text_column_name and --label_column_name give other columns by their numbers"
         )
     return tuple(positions)

@@ -24,7 +24,6 @@ from accelerate import PartialState
 
 from elmo_gpt_bert.tasks.features import map_examples, report_known_words
 from elmo_gpt_bert.tasks.rows import (
-    DATA_DIR,
     PUBLISHED,
     check_folder,
     columns,
@@ -33,7 +32,7 @@ from elmo_gpt_bert.tasks.rows import (
     read_tsv,
     to_dataset,
 )
-from elmo_gpt_bert.training.errors import InputError, MissingFileError, Parameter
+from elmo_gpt_bert.training.errors import InputError, MissingFileError
 from elmo_gpt_bert.training.files import shown
 
 
@@ -288,7 +287,7 @@ def read_hub(task_name: str, splits: Iterable[str]) -> DatasetDict:
     for split in splits:
         if task.splits[split].hub is None:
             file = task.splits[split].files[0]
-            raise InputError(f"the Hub has {task_name} without labels: give ", DATA_DIR, f" with the folder of {file}")
+            raise InputError(f"the Hub has {task_name} without labels: give --data_dir with the folder of {file}")
     configuration = None if task.hub_revision else task.hub_configuration or task_name
     hub = load_hub(task.hub, configuration, task.hub_revision, PUBLISHED)
     data = DatasetDict()
@@ -369,10 +368,9 @@ def find_file(data_dir: Path, task: GlueTask, split: str) -> Path:
     if published.labelled and (folder / UNDIVIDED).is_file():
         raise MissingFileError(
             f"{folder} has no {names}: {UNDIVIDED} holds GLUE's train and dev pairs together, and "
-            "download_glue_data.py no longer divides them; read the task from the Hub, without ",
-            DATA_DIR,
+            "download_glue_data.py no longer divides them; read the task from the Hub, without --data_dir"
         )
-    raise MissingFileError(f"{folder} has no {names}: ", DATA_DIR, f" is not the folder of {task.folder}")
+    raise MissingFileError(f"{folder} has no {names}: --data_dir is not the folder of {task.folder}")
 
 
 def _glue_label(label: str, task: GlueTask, where: str) -> str | float | None:
@@ -449,7 +447,7 @@ def class_names(task: GlueTask, config: PreTrainedConfig, *, train: bool, model_
     wanted = ", ".join(task.classes) or "a regression"
     if not task.folder:  # own files without a train file: by default their classes are the model's
         remedy = "give the names of its outputs, in their order, or train it on these first"
-        raise InputError(f"{model_name} {outputs}, but ", Parameter("label_names"), f" are {wanted}: {remedy}")
+        raise InputError(f"{model_name} {outputs}, but --label_names are {wanted}: {remedy}")
     remedy = f"train it on {'mnli' if task in DIAGNOSTICS.values() else 'this task'} first"
     raise InputError(f"{model_name} {outputs}, but the task is {wanted}: {remedy}")
 

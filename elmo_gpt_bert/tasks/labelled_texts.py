@@ -21,7 +21,7 @@ from unicodedata import normalize
 
 from elmo_gpt_bert.tasks.glue import PAIR, TEXT, GlueTask, is_number, parse_number, to_number
 from elmo_gpt_bert.tasks.rows import columns, ending, listed, needed_files, part_of, read_rows, to_dataset
-from elmo_gpt_bert.training.errors import FileError, InputError, Parameter
+from elmo_gpt_bert.training.errors import FileError, InputError
 from elmo_gpt_bert.training.files import shown
 
 
@@ -32,10 +32,6 @@ if TYPE_CHECKING:
 
 Label = str | list[str] | list[float]  # of a row of a file: a name or a number, names, or 0.0 and 1.0 for each class
 
-TEXT_COLUMNS = Parameter("text_columns", "text_column_names")
-LABEL_COLUMN = Parameter("label_column", "label_column_name")
-PROBLEM_TYPE = Parameter("problem_type")
-LABEL_NAMES = Parameter("label_names")
 ENDINGS = (".csv", ".tsv", ".json", ".jsonl")
 DEFAULT_TEXT_COLUMNS = (PAIR, ("sentence",), ("text",))
 ADDED_COLUMNS = ("prediction", "score")  # of predictions.csv
@@ -86,8 +82,7 @@ def read_files(
             if _are_flags(row["label"]) and not has_order:
                 raise InputError(
                     f"{files[split]}, example {number}: a list of numbers, but the train file has names, which are in "
-                    "no order: write names here, too, or give ",
-                    LABEL_NAMES,
+                    "no order: write names here, too, or give --label_names"
                 )
             row["label"] = _read_label(row["label"], task, f"{files[split]}, example {number}", label_names)
     data = {split: to_dataset([row for _, row in part], files[split]) for split, part in parts.items()}
@@ -111,9 +106,8 @@ def _is_multi_label(
         number = next((number for number, row in part if isinstance(row.get("label"), list)), None)
         if number is not None and problem_type is not None:
             raise InputError(
-                f"{files[split]}, example {number}: a list of labels, which {MULTI_LABEL} has, and ",
-                PROBLEM_TYPE,
-                f" is {problem_type}",
+                f"{files[split]}, example {number}: a list of labels, which {MULTI_LABEL} has, and --problem_type is "
+                f"{problem_type}"
             )
         if number is not None:
             return True
@@ -126,7 +120,7 @@ def _read_file(path: Path, text: tuple[str, ...] | None, label: str | None) -> l
     for line, row in read_rows(path, ENDINGS):
         text = text or _text_columns(row, path)
         wanted = dict(zip(TEXT, text, strict=False)) | ({} if label is None else {"label": label})
-        remedy = (": ", TEXT_COLUMNS, " and ", LABEL_COLUMN, " choose other columns")
+        remedy = ": --text_column_names and --label_column_name choose other columns"
         where = f"{path}:{line}"
         values = dict(zip(wanted, columns(row, wanted.values(), where, remedy), strict=True))
         if label is None and (taken := [name for name in ADDED_COLUMNS if name in row]):
@@ -148,9 +142,7 @@ def _text_columns(row: dict, path: Path) -> tuple[str, ...]:
             return names
     raise InputError(
         f"{path} has the columns {listed(row)}: the texts must be in sentence, in text, or in sentence1 and "
-        "sentence2, or ",
-        TEXT_COLUMNS,
-        " must name their columns",
+        "sentence2, or --text_column_names must name their columns"
     )
 
 
@@ -239,9 +231,7 @@ def _find_labels(labels: list[str], problem_type: str | None, file: str) -> tupl
             if not is_number(label):
                 raise InputError(
                     f"{file}, example {number}: the label {shown(label)} is not a number, as others are: correct it, "
-                    "or give ",
-                    PROBLEM_TYPE,
-                    " single_label_classification if all are names of classes",
+                    "or give --problem_type single_label_classification if all are names of classes"
                 )
         problem_type = "regression"
     if problem_type == "regression":
@@ -292,8 +282,8 @@ def _read_name(label: str, task: GlueTask, where: str, of_numbers: tuple[str, ..
                 f"{where}: the label {ascii(label)} looks like {ascii(name)}, which is known, and has other "
                 "characters: convert the files to one Unicode form, such as NFC"
             )
-    remedy = () if of_numbers is None else (": ", LABEL_NAMES, " must have all labels of the files")
-    raise InputError(f"{where}: unknown label {shown(label)}, known are {listed(task.labels)}", remedy)
+    remedy = "" if of_numbers is None else ": --label_names must have all labels of the files"
+    raise InputError(f"{where}: unknown label {shown(label)}, known are {listed(task.labels)}{remedy}")
 
 
 def _is_whole(label: str) -> bool:

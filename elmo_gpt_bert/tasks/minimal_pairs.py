@@ -28,7 +28,6 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from elmo_gpt_bert.tasks.rows import (
     COMPRESSED,
-    DATA_DIR,
     READERS,
     check_folder,
     columns,
@@ -37,7 +36,7 @@ from elmo_gpt_bert.tasks.rows import (
     to_dataset,
 )
 from elmo_gpt_bert.training.batches import IGNORED
-from elmo_gpt_bert.training.errors import InputError, MissingFileError, Parameter, as_user_errors
+from elmo_gpt_bert.training.errors import InputError, MissingFileError, as_user_errors
 from elmo_gpt_bert.training.files import shown
 
 
@@ -57,7 +56,6 @@ REMEDY = "choose a checkpoint that was saved with the head of its language model
 AT_ONCE = 4096  # tokens that a model reads in one call
 SPECIAL = -1  # in place of a word's number
 DIRECTIONS = ("forward", "backward")  # of a biLM
-PLL = Parameter("pll")
 TOKENISED = 10_000  # sentences that are tokenised in one call
 
 Row = dict[str, list]
@@ -78,7 +76,7 @@ def find_files(data_dir: Path) -> list[Path]:
     folder = data_dir / "data" if (data_dir / "data").is_dir() else data_dir
     paths = sorted(path for path in folder.iterdir() if READERS.get(ending(path)) is read_json_lines)
     if not paths:
-        raise MissingFileError(f"{folder} holds no .jsonl files: ", DATA_DIR, " is not the folder of BLiMP")
+        raise MissingFileError(f"{folder} holds no .jsonl files: --data_dir is not the folder of BLiMP")
     return paths
 
 
@@ -216,7 +214,7 @@ class MaskedScorer(Scorer):
         if tokenizer.mask_token_id is None:
             raise InputError("the tokenizer has no mask token, so it is not that of a masked language model")
         if pll == "within_word_l2r" and not tokenizer.is_fast:
-            raise InputError(PLL, f" {pll}: {type(tokenizer).__name__} does not say which tokens are of one word")
+            raise InputError(f"--pll {pll}: {type(tokenizer).__name__} does not say which tokens are of one word")
         self.by_word = pll == "within_word_l2r"
 
     def encode(self, sentences: list[str]) -> list[Row]:

@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, Text, UserError
+from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, UserError
 from elmo_gpt_bert.training.files import hub_remedy, open_file, parse_json, plain, shown
 
 
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 Place, Row = TypeVar("Place"), TypeVar("Row")
 
-DATA_DIR = Parameter("data_dir")  # of every read_folder
-PUBLISHED = (DATA_DIR, " with the published files")  # a remedy where the Hub fails
+PUBLISHED = "--data_dir with the published files"  # a remedy where the Hub fails
 
 
 # Data sets of the Hub, folders and files
@@ -44,7 +43,7 @@ def listed(names: Collection[str]) -> str:
     return ", ".join([*first, "..."] if len(names) > len(first) else first)
 
 
-def load_hub(name: str, configuration: str | None, revision: str | None, otherwise: Text) -> "DatasetDict":
+def load_hub(name: str, configuration: str | None, revision: str | None, otherwise: str) -> "DatasetDict":
     """A data set of the Hub. `otherwise` is the source of the data that errors recommend instead.
 
     Raises:
@@ -58,9 +57,9 @@ def load_hub(name: str, configuration: str | None, revision: str | None, otherwi
         return load(name, configuration, revision=revision)
     except OSError as error:
         reason, remedy = " ".join(str(error).split()).rstrip("."), hub_remedy(error, "the data are")
-        raise FileError(f"{reason}. {remedy}, or give ", otherwise, ".") from error
+        raise FileError(f"{reason}. {remedy}, or give {otherwise}.") from error
     except (ValueError, RuntimeError) as error:
-        raise InputError(f"cannot read {name} from the Hub: {error}. Or give ", otherwise, ".") from error
+        raise InputError(f"cannot read {name} from the Hub: {error}. Or give {otherwise}.") from error
 
 
 @lru_cache
@@ -89,33 +88,28 @@ def hub_splits(
     splits: Iterable[str],
     configuration: str | None = None,
     revision: str | None = None,
-    otherwise: Text = PUBLISHED,
+    otherwise: str = PUBLISHED,
 ) -> Iterator[tuple[str, "Dataset"]]:
     """Yields these splits of a data set of the Hub. Raises as `load_hub`, and ValueError if one is missing."""
     hub = load_hub(name, configuration, revision, otherwise)
     for split in splits:
         if split not in hub:
             problem = f"{name} has no {split} split, but {', '.join(hub)}"
-            raise InputError(problem, ": give ", split_file(split), " and the others")
+            raise InputError(f"{problem}: give --{split}_file and the others")
         yield split, hub[split]
 
 
 def check_folder(data_dir: Path) -> None:
     """Raises FileNotFoundError where there is no such folder."""
     if not data_dir.is_dir():
-        raise MissingFileError(DATA_DIR, f" {data_dir}: no such folder")
-
-
-def split_file(split: str) -> Parameter:
-    """The parameter for the file of a split, for errors."""
-    return Parameter(f"{split}_file")
+        raise MissingFileError(f"--data_dir {data_dir}: no such folder")
 
 
 def needed_files(files: Mapping[str, str | None]) -> Iterator[tuple[str, Path]]:
     """Yields the splits that a run needs, each with its file. Raises ValueError for a split without a file."""
     for split, file in files.items():
         if file is None:
-            raise InputError("this run needs ", split_file(split))
+            raise InputError(f"this run needs --{split}_file")
         yield split, Path(file)
 
 
@@ -232,10 +226,10 @@ def _no_number(constant: str) -> None:
 READERS = {".csv": read_csv, ".tsv": read_tsv} | dict.fromkeys((".json", ".jsonl", ".ndjson"), read_json_lines)
 
 
-def columns(row: dict, names: Iterable[str], where: str, remedy: Text = "") -> list:
+def columns(row: dict, names: Iterable[str], where: str, remedy: str = "") -> list:
     """The row's values under `names`. Raises ValueError, which ends with `remedy`, if it lacks one of them."""
     if missing := [name for name in names if name not in row]:
-        raise InputError(f"{where}: no column {', '.join(missing)} among {listed(row)}", remedy)
+        raise InputError(f"{where}: no column {', '.join(missing)} among {listed(row)}{remedy}")
     return [row[name] for name in names]
 
 
@@ -369,8 +363,8 @@ def part_of(
             yield place, row
     if not chosen:
         raise InputError(
-            Parameter("validation_split_percentage"),
-            f" {percentage:g} leaves none of the {number:,} {kind} in {path} for the {split} split: choose another",
+            f"--validation_split_percentage {percentage:g} leaves none of the {number:,} {kind} in {path} for the "
+            f"{split} split: choose another"
         )
 
 

@@ -22,7 +22,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from elmo_gpt_bert.training.arguments import RunArguments
-from elmo_gpt_bert.training.errors import LaunchError, Parameter, UserError
+from elmo_gpt_bert.training.errors import LaunchError, UserError
 from elmo_gpt_bert.training.identity import SAMPLES
 from elmo_gpt_bert.training.optimization import count_updates, samples_of_update
 
@@ -38,7 +38,6 @@ Collate = Callable[[list[dict]], Mapping[str, torch.Tensor]]
 # without this one, and a run with --implementation transformers does not import modeling/.
 IGNORED = -100
 
-WORKERS = Parameter("workers", "dataloader_num_workers")
 GPU_WORKERS = 4
 WITHOUT_PACKING = ("cpu", "xla")  # devices
 
@@ -128,8 +127,10 @@ def worker_errors() -> Iterator[None]:
         for process in multiprocessing.active_children():  # they may wait for a lock that the killed one had
             process.kill()
             process.join()
-        problem = "a process that prepared batches was killed, perhaps because memory ran out: start again with fewer "
-        raise LaunchError(problem, WORKERS) from error
+        raise LaunchError(
+            "a process that prepared batches was killed, perhaps because memory ran out: start again with fewer "
+            "--dataloader_num_workers"
+        ) from error
 
 
 def load_batches(

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from elmo_gpt_bert.training.errors import UserError, flags_in_errors
+from elmo_gpt_bert.training.errors import UserError
 
 
 COMMAND = "zoo-"  # zoo-run-glue is run_glue.py, where the package is installed
@@ -33,8 +33,7 @@ def run_command(main: Callable[[], object], interrupted: str = "interrupted") ->
         sys.stdout.reconfigure(line_buffering=True)  # also in files and pipes, a line is written when it is printed
     with _terminated_as_interrupted():
         try:
-            with flags_in_errors():
-                main()
+            main()
         except KeyboardInterrupt as stop:
             print(str(stop) or interrupted, file=sys.stderr)
             sys.exit(130)

@@ -7,56 +7,16 @@ from the builtin exception that a Python caller expects.
 import contextlib
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 
 LONGEST = 1000  # characters of a library's message that are shown; some repeat a value of any length
 
 
-@dataclass(frozen=True)
-class Parameter:
-    """A parameter in an error message: its name for a Python caller, its flag on the command line."""
-
-    name: str
-    option: str | None = None  # the flag without dashes, if it differs from the name
-
-    @property
-    def flag(self) -> str:
-        return f"--{self.option or self.name}"
-
-    def __str__(self) -> str:
-        return self.name
-
-
-Text = str | tuple[str | Parameter, ...]
-
-
 class UserError(Exception):
     """A mistake that a user can correct. The message names the value, where it came from, and the remedy.
 
-    `pieces` are the parts of the message, which are joined without spaces: text, parameters, and tuples of both.
+    It calls a parameter by its flag, as in "--max_seq_length 600", also where Python code calls the function.
     """
-
-    shows_flags = False
-
-    def __init__(self, *pieces: Parameter | Text) -> None:
-        self.pieces = [part for piece in pieces for part in (piece if isinstance(piece, tuple) else (piece,))]
-        super().__init__("".join(map(str, self.pieces)))
-
-    def __str__(self) -> str:
-        return "".join(
-            piece.flag if self.shows_flags and isinstance(piece, Parameter) else str(piece) for piece in self.pieces
-        )
-
-
-@contextlib.contextmanager
-def flags_in_errors() -> Iterator[None]:
-    """Makes a UserError that the block raises name flags instead of parameters. For commands."""
-    try:
-        yield
-    except UserError as error:
-        error.shows_flags = True
-        raise
 
 
 @contextlib.contextmanager
@@ -105,9 +65,8 @@ class LaunchError(UserError, RuntimeError):
 
 
 class DivergedError(UserError, FloatingPointError):
-    """The loss, a weight or an output is not finite. A remedy has pieces of its own."""
+    """The loss, a weight or an output is not finite. `problem` is the message without its `remedy`."""
 
-    @property
-    def problem(self) -> str:
-        """The message without its remedy."""
-        return str(self.pieces[0])
+    def __init__(self, problem: str, remedy: str = "") -> None:
+        super().__init__(f"{problem}{remedy}")
+        self.problem = problem

@@ -21,7 +21,7 @@ from huggingface_hub import constants
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from elmo_gpt_bert.training.errors import FileError, InputError, Text
+from elmo_gpt_bert.training.errors import FileError, InputError
 
 
 DIGEST = "sha256"  # also the key of the digest in the metadata of a file of tensors
@@ -117,7 +117,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def new_file(path: Path, remedy: Text = REMEDY) -> Iterator[Path]:
+def new_file(path: Path, remedy: str = REMEDY) -> Iterator[Path]:
     """Gives the path of a temporary file, which is renamed to `path` when the context ends without an error.
 
     A reader finds either the old file or the complete new one. If the file cannot be written, the temporary file is
@@ -136,7 +136,7 @@ def new_file(path: Path, remedy: Text = REMEDY) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def new_folder(path: Path, remedy: Text = REMEDY) -> Iterator[Path]:
+def new_folder(path: Path, remedy: str = REMEDY) -> Iterator[Path]:
     """Gives the path of a temporary folder, which is renamed to `path` as in `new_file`.
 
     `path` must not exist or must be empty.
@@ -159,7 +159,7 @@ def new_folder(path: Path, remedy: Text = REMEDY) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def writing(path: Path, remedy: Text = REMEDY) -> Iterator[None]:
+def writing(path: Path, remedy: str = REMEDY) -> Iterator[None]:
     """Turns errors of writing `path` into a FileError of one line, with the `remedy`."""
     try:
         yield
@@ -167,7 +167,7 @@ def writing(path: Path, remedy: Text = REMEDY) -> Iterator[None]:
         raise
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise FileError(f"cannot write {path}: {reason}. ", remedy) from error
+        raise FileError(f"cannot write {path}: {reason}. {remedy}") from error
 
 
 def make_folder(folder: Path) -> None:
@@ -233,7 +233,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def save_tensors(
-    tensors: dict[str, np.ndarray], path: Path, metadata: dict[str, str] | None = None, remedy: Text = REMEDY
+    tensors: dict[str, np.ndarray], path: Path, metadata: dict[str, str] | None = None, remedy: str = REMEDY
 ) -> None:
     """Writes a safetensors file with a digest, for `load_tensors`, as `new_file` does."""
     metadata = metadata or {}

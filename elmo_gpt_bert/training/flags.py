@@ -28,7 +28,7 @@ from transformers.hf_argparser import HfArgumentParser, string_to_bool
 
 from elmo_gpt_bert.training.arguments import FILES, PURPOSES_OF, RunArguments, switch_off
 from elmo_gpt_bert.training.command_line import program
-from elmo_gpt_bert.training.errors import InputError, flags_in_errors
+from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.files import read_text
 
 
@@ -154,8 +154,7 @@ def parse_arguments(arguments_class: type[Arguments], argv: list[str] | None = N
         values = {name: value for name, value in given.items() if name in parser.names}
         if missing := [f"--{name}" for name in parser.required if name not in values]:
             raise InputError(f"the following arguments are required: {', '.join(missing)}")
-        with flags_in_errors():
-            args = arguments_class(**values)
+        args = arguments_class(**values)
     except ValueError as error:
         flag = re.match(r"--(\w+)", str(error))
         parser.recipe = path if flag is not None and flag[1] in recipe.keys() - flags.keys() else None

@@ -32,7 +32,6 @@ from elmo_gpt_bert.training.errors import (
     ExistingFileError,
     FolderInUseError,
     InputError,
-    Parameter,
 )
 from elmo_gpt_bert.training.files import acquire_lock, read_json_object, write_json, writing
 from elmo_gpt_bert.training.identity import recorded_identity
@@ -60,7 +59,7 @@ def lock_output_folder(args: RunArguments) -> Iterator[None]:
     output = Path(args.output_dir)
     with contextlib.ExitStack() as run:
         on_main(lambda: run.enter_context(_locked(output, args)))
-        check_shared(output, Parameter("output_dir"))
+        check_shared(output, "--output_dir")
         yield
 
 
@@ -295,17 +294,8 @@ def keep_global_batch(args: Arguments) -> Arguments:
     if {name: began.get(name) for name in SIZES} == sizes and began["processes"] != state.num_processes:
         return _adapted(args, began["processes"], state)
     if state.is_main_process and args.do_train and not (args.resume and _has_progress(path.parent)):
-        write_batch(path.parent, args, state.num_processes)
+        write_json(path, sizes | {"processes": state.num_processes})
     return args
-
-
-def write_batch(output: Path, args: RunArguments, processes: int = 1) -> None:
-    """Writes to the folder that its run began with these arguments in so many processes.
-
-    A run that then starts there with --resume and other processes makes the same updates.
-    """
-    output.mkdir(parents=True, exist_ok=True)
-    write_json(output / output_folder.BATCH, {name: getattr(args, name) for name in SIZES} | {"processes": processes})
 
 
 def forget_global_batch(args: RunArguments) -> None:

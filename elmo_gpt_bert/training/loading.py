@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import re
 import textwrap
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
@@ -31,9 +30,6 @@ from elmo_gpt_bert.training.errors import (
     InputError,
     MissingFileError,
     PackageError,
-    Parameter,
-    Text,
-    UserError,
 )
 from elmo_gpt_bert.training.files import hub_remedy, is_path, plain, read_json, read_json_object, shown
 from elmo_gpt_bert.training.output_folder import adapted_model, base_of_adapter, tokenizer_of, verify_checksums
@@ -45,8 +41,6 @@ if TYPE_CHECKING:
 
 # An Egyptian hieroglyph: a letter, so normalisers keep it, that hardly any vocabulary has.
 UNKNOWN = "\U00013000"
-TOKENIZER, IMPLEMENTATION = Parameter("tokenizer_name"), Parameter("implementation")
-TRAIN = Parameter("train=True", "do_train")
 TOKENIZER_FILES = ("*token*.json", "vocab*.json")
 
 
@@ -57,7 +51,7 @@ def load_tokenizer(source: ModelSource, *, for_task: bool = True) -> PreTrainedT
     """
     name = source.tokenizer_name or tokenizer_of(source.model_name_or_path)
     _verify(name)
-    with _loading_errors(name, ("Copy it again; ", TOKENIZER, " may name a vocab.txt.")):
+    with _loading_errors(name, "Copy it again; --tokenizer_name may name a vocab.txt."):
         if name.endswith(".txt"):
             tokenizer = _word_pieces(Path(name), source.do_lower_case)
         else:
@@ -74,8 +68,7 @@ def load_tokenizer(source: ModelSource, *, for_task: bool = True) -> PreTrainedT
     if for_task and tokenizer.pad_token is None:
         raise InputError(
             f"the tokenizer {name} has no padding token, which batches of several texts need: save it with one, e.g. "
-            "tokenizer.pad_token = tokenizer.eos_token, and give its folder as ",
-            TOKENIZER,
+            "tokenizer.pad_token = tokenizer.eos_token, and give its folder as --tokenizer_name"
         )
     return tokenizer
 
@@ -112,8 +105,8 @@ def load_config(source: ModelSource) -> PreTrainedConfig:
     """
     name, overrides = adapted_model(source.model_name_or_path), source.config_overrides
     _verify(name)
-    overridden = (" or ", Parameter("config_overrides")) if overrides else ()
-    with _loading_errors(name, ("Correct it", *overridden, ", or copy it again.")):
+    overridden = " or --config_overrides" if overrides else ""
+    with _loading_errors(name, f"Correct it{overridden}, or copy it again."):
         if name.endswith(".json"):
             return _config_from_json(Path(name), source)
         if Path(name).is_dir():
@@ -159,9 +152,8 @@ def _read_config(path: Path, source: ModelSource) -> dict[str, Any]:
         raise InputError(f'{path.name} must be a JSON object that names its model, e.g. {{"model_type": "bert"}}')
     if model_type not in CONFIG_MAPPING and not (source.trust_remote_code and "auto_map" in values):
         raise InputError(
-            f'transformers {transformers.__version__} does not know the "model_type" {model_type!r} in {path.name}, '
-            "and a checkpoint's own code runs only with ",
-            Parameter("trust_remote_code"),
+            f'transformers {transformers.__version__} does not know the "model_type" {model_type!r:.80} in '
+            f"{path.name}, and a checkpoint's own code runs only with --trust_remote_code"
         )
     return values
 
@@ -173,7 +165,7 @@ def load_model(
     tokenizer: PreTrainedTokenizerBase,
     *,
     train: bool,
-    remedy: Text = ("train first, with ", TRAIN),
+    remedy: str = "train first, with --do_train",
 ) -> PreTrainedModel:
     """Loads a model of `auto_class` in float32; with random weights if `source` names a config JSON.
 
@@ -202,7 +194,7 @@ def load_model(
         options |= {"config": config, "ignore_mismatched_sizes": True}
         new_weights = _new_weights(auto_class, name, base, options)
     if new_weights and not train:
-        raise InputError(f"{name} does not hold {_first_names(new_weights)}, or not in the right size: ", remedy)
+        raise InputError(f"{name} does not hold {_first_names(new_weights)}, or not in the right size: {remedy}")
     with _loading_errors(name, "Correct it, or copy it again."):
         model, info = auto_class.from_pretrained(name, output_loading_info=True, **options)
     wrong = info["missing_keys"] | info["unexpected_keys"] | {key for key, *_ in info["mismatched_keys"]}
@@ -231,14 +223,13 @@ def _added_tokens(
     were_added = set(tokenizer.get_added_vocab()).issuperset(beyond.values())
     if not beyond or (train and were_added):
         return beyond
-    remedy = ("choose the tokenizer the model was made for",)
+    remedy = "choose the tokenizer the model was made for"
     if were_added:
         tokens = ", ".join(beyond[number] for number in sorted(beyond))
-        remedy = (f"{tokens} were added to it and are new to the model: train first, with ", TRAIN, ", or ", *remedy)
+        remedy = f"{tokens} were added to it and are new to the model: train first, with --do_train, or {remedy}"
     raise InputError(
         f"the tokenizer {source.tokenizer_name or source.model_name_or_path} has {max(beyond) + 1} entries, the model "
-        f"{source.model_name_or_path} only {vocab_size}: ",
-        remedy,
+        f"{source.model_name_or_path} only {vocab_size}: {remedy}"
     )
 
 
@@ -261,10 +252,10 @@ def has_head(auto_class: type, config: PreTrainedConfig, source: ModelSource) ->
 def _check_head(auto_class: type, config: PreTrainedConfig, source: ModelSource) -> None:
     """Raises ValueError if the implementation has no model for `auto_class`, or not the one of `config`."""
     if not has_head(auto_class, config, source):
-        raise InputError(f"{type(config).__name__} has no {auto_class.__name__}: try another ", IMPLEMENTATION)
+        raise InputError(f"{type(config).__name__} has no {auto_class.__name__}: try another --implementation")
     # transformers would ignore the field, and read the pairs in one order.
     if getattr(config, "both_orders", False) and not hasattr(type(config), "both_orders"):
-        raise InputError("it reads pairs in both orders, which ", IMPLEMENTATION, " transformers does not know")
+        raise InputError("it reads pairs in both orders, which --implementation transformers does not know")
 
 
 def _new_weights(auto_class: type, name: str, base: str, options: dict[str, Any]) -> list[str]:
@@ -329,16 +320,15 @@ def check_length(
     max_seq_length: int, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pair: bool = False
 ) -> None:
     """Raises ValueError if `max_seq_length` is more than the model can read, or leaves no room for text."""
-    name, length = Parameter("max_seq_length"), max_seq_length
     longest = positions(model)
-    if longest is not None and length > longest:
-        raise InputError(name, f" {length} is more than the model's {longest} positions")
+    if longest is not None and max_seq_length > longest:
+        raise InputError(f"--max_seq_length {max_seq_length} is more than the model's {longest} positions")
     longest = tokenizer.model_max_length
-    if length > longest:
-        raise InputError(name, f" {length} is more than the tokenizer's {longest} tokens")
+    if max_seq_length > longest:
+        raise InputError(f"--max_seq_length {max_seq_length} is more than the tokenizer's {longest} tokens")
     special = tokenizer.num_special_tokens_to_add(pair=pair)
-    if length <= special:
-        raise InputError(name, f" {length} must be more than the {special} special tokens")
+    if max_seq_length <= special:
+        raise InputError(f"--max_seq_length {max_seq_length} must be more than the {special} special tokens")
 
 
 def positions(model: PreTrainedModel) -> int | None:
@@ -368,7 +358,7 @@ def _verify(name: str) -> None:
 
 
 @contextmanager
-def _loading_errors(name: str, remedy: Text) -> Iterator[None]:
+def _loading_errors(name: str, remedy: str) -> Iterator[None]:
     """Turns any exception of loading `name` into an OSError or ValueError of one line, with a remedy.
 
     For damaged files the libraries raise exceptions of any type: KeyError, AssertionError, and panics of tokenizers,
@@ -381,22 +371,18 @@ def _loading_errors(name: str, remedy: Text) -> Iterator[None]:
             raise
         if isinstance(error, ImportError):
             line = str(error).strip().partition("\n")[0]
-            remedy = ("Install it, or choose another model, tokenizer or ", Parameter("attn_implementation"), ".")
-            raise PackageError(f"cannot load {name}: {line.rstrip('.')}. ", remedy) from error
-        reason = error.pieces if isinstance(error, UserError) else [str(error)]
-        if not isinstance(error, (OSError, ValueError)):
-            reason = [f"{type(error).__name__}: {error}"]
+            remedy = "Install it, or choose another model, tokenizer or --attn_implementation."
+            raise PackageError(f"cannot load {name}: {line.rstrip('.')}. {remedy}") from error
+        reason = str(error) if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: {error}"
         if isinstance(error, OSError) and not Path(name).exists():
             remedy = f"{hub_remedy(error, 'the model is')}, or give a local folder."
         error_type = FileError if isinstance(error, OSError) else InputError
-        raise error_type(f"cannot load {name}: ", *map(_one_line, reason), ". ", remedy) from error
+        raise error_type(f"cannot load {name}: {_one_line(reason)}. {remedy}") from error
 
 
-def _one_line(piece: str | Parameter) -> str | Parameter:
-    """The beginning of a library's message on one line. Spaces at the ends stay, because pieces are joined."""
-    if isinstance(piece, Parameter):
-        return piece
-    line = re.sub(r"\s+", " ", piece).rstrip(".")
+def _one_line(message: str) -> str:
+    """The beginning of a library's message on one line, without a period at its end."""
+    line = " ".join(message.split()).rstrip(".")
     return line if len(line) <= 400 else textwrap.shorten(line, 400, placeholder=" ...").rstrip(".")
 
 

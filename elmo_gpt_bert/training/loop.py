@@ -35,7 +35,7 @@ from elmo_gpt_bert.training.batches import (
 )
 from elmo_gpt_bert.training.checkpoints import Checkpoints, Mean, Progress
 from elmo_gpt_bert.training.command_line import Interrupted, stop_signals
-from elmo_gpt_bert.training.errors import DivergedError, InputError, as_user_errors, flags_in_errors
+from elmo_gpt_bert.training.errors import DivergedError, InputError, as_user_errors
 from elmo_gpt_bert.training.launching import remove_earlier_results
 from elmo_gpt_bert.training.log import start_trackers
 from elmo_gpt_bert.training.optimization import (
@@ -421,7 +421,7 @@ class _Training:
         self.clock.lap("train")
         try:
             splits = self.task.evaluation_splits.items()
-            with flags_in_errors(), torch.compiler.set_stance("force_eager"):  # not compiled
+            with torch.compiler.set_stance("force_eager"):  # not compiled
                 self.latest = {suffix: evaluate(self.task, split, self.compute) for suffix, split in splits}
         except DivergedError as error:
             raise DivergedError(f"{error.problem}, at update {progress.update}") from error

@@ -18,21 +18,18 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from elmo_gpt_bert.training.arguments import RunArguments
-from elmo_gpt_bert.training.errors import InputError, PackageError, Parameter
+from elmo_gpt_bert.training.errors import InputError, PackageError
 
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-OPTIM = Parameter("optim")
 AT_ONCE = 2**23  # numbers in the matrices that Muon orthogonalizes at once: 14 of BERT-base's square ones
-REINIT, FREEZE = Parameter("count", "reinit_layers"), Parameter("count", "freeze_layers")
-COMPILE = Parameter("torch_compile")
 # Batches that are packed or whole, of one row or several, layers that read one token, and those above frozen ones each
 # have graphs of their own, which torch counts together. By default it gives up after 8.
 GRAPHS = 64
-TRAINS = ("let the model train them, as ELMo with ", Parameter("config_overrides"), " freeze_bilm=false")
+TRAINS = "let the model train them, as ELMo with --config_overrides freeze_bilm=false"
 
 
 # Optimizer and learning rates
@@ -108,7 +105,7 @@ def _hidden_matrices(model: PreTrainedModel) -> set[nn.Parameter]:
     embeddings = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
     hidden = {parameter for parameter in model.base_model.parameters() if parameter.dim() == 2} - embeddings
     if not any(parameter.requires_grad for parameter in hidden):
-        raise InputError(OPTIM, f" muon trains hidden matrices, and {type(model).__name__} trains none: choose adamw")
+        raise InputError(f"--optim muon trains hidden matrices, and {type(model).__name__} trains none: choose adamw")
     return hidden
 
 
@@ -128,7 +125,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
     def __init__(self, groups: list[dict[str, Any]], **adamw: Any) -> None:
         """Args: adamw: the settings of AdamW other than learning rate and weight decay, which the groups have."""
         if not hasattr(torch.optim, "Muon"):
-            raise PackageError(OPTIM, f" muon needs torch 2.9 or later, not {torch.__version__}: update torch")
+            raise PackageError(f"--optim muon needs torch 2.9 or later, not {torch.__version__}: update torch")
         super().__init__(groups, {})
         self.muon = torch.optim.Muon(self._select(muon=True), adjust_lr_fn="match_rms_adamw")
         self.adamw = torch.optim.AdamW(self._select(muon=False), **adamw)
@@ -402,12 +399,13 @@ def reinitialize_layers(model: PreTrainedModel, count: int) -> None:
     """
     if count == 0:
         return
-    layers = layers_of(model, REINIT)
-    _check_count(model, layers, REINIT, count)
+    layers = layers_of(model, "--reinit_layers")
+    _check_count(model, layers, "--reinit_layers", count)
     lowest = next(layers[-count].parameters())
     if not lowest.requires_grad:
         raise InputError(
-            REINIT, f" {count}: {type(model).__name__} does not train its layers, which would stay random: ", TRAINS
+            f"--reinit_layers {count}: {type(model).__name__} does not train its layers, which would stay random: "
+            f"{TRAINS}"
         )
     # A new model is built, because some modules draw their weights when they are built and have no way to do it again.
     new_model = type(model)(model.config).base_model
@@ -425,18 +423,20 @@ def freeze_layers(model: PreTrainedModel, count: int | None, reinitialized: int 
     """
     if count is None:
         return
-    layers, name = layers_of(model, FREEZE), type(model).__name__
-    _check_count(model, layers, FREEZE, count)
+    layers, name = layers_of(model, "--freeze_layers"), type(model).__name__
+    _check_count(model, layers, "--freeze_layers", count)
     if count + reinitialized > len(layers):
-        sizes = f" {reinitialized} are more than the {len(layers)} layers of {name}: new weights would not be trained"
-        raise InputError(FREEZE, f" {count} and ", REINIT, sizes)
+        raise InputError(
+            f"--freeze_layers {count} and --reinit_layers {reinitialized} are more than the {len(layers)} layers of "
+            f"{name}: new weights would not be trained"
+        )
     frozen = [*parameters_below(model, layers), *layers[:count].parameters()]
     if not any(parameter.requires_grad for parameter in frozen):
-        raise InputError(FREEZE, f" {count}: {name} does not train them in any case: leave it out, or ", TRAINS)
+        raise InputError(f"--freeze_layers {count}: {name} does not train them in any case: leave it out, or {TRAINS}")
     for parameter in frozen:
         parameter.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise InputError(FREEZE, f" {count} leaves nothing of {name} to train: freeze fewer layers")
+        raise InputError(f"--freeze_layers {count} leaves nothing of {name} to train: freeze fewer layers")
 
 
 def parameters_below(model: PreTrainedModel, layers: nn.ModuleList) -> list[nn.Parameter]:
@@ -445,7 +445,7 @@ def parameters_below(model: PreTrainedModel, layers: nn.ModuleList) -> list[nn.P
     return [*itertools.takewhile(lambda parameter: parameter not in inside, model.base_model.parameters())]
 
 
-def layers_of(model: PreTrainedModel, parameter: Parameter) -> nn.ModuleList:
+def layers_of(model: PreTrainedModel, flag: str) -> nn.ModuleList:
     """The layers, the lowest first. Modules that the base model lists before them are below, those after them above.
 
     Raises ValueError for models that share weights between layers, or that have no single list of layers.
@@ -454,14 +454,14 @@ def layers_of(model: PreTrainedModel, parameter: Parameter) -> nn.ModuleList:
 
     count = getattr(model.config, "num_hidden_layers", None)
     if count is None:
-        problem = f" needs layers, and {type(model.config).__name__} names no number of them: leave "
-        raise InputError(parameter, problem, parameter, " out")
+        problem = f"needs layers, and {type(model.config).__name__} names no number of them"
+        raise InputError(f"{flag} {problem}: leave {flag} out")
     lists = [part for part in model.base_model.modules() if isinstance(part, nn.ModuleList) and len(part) == count]
     if len(lists) > 1:  # ELMo may have as many highways or mixes as layers
         lists = [part for part in lists if all(isinstance(each, GradientCheckpointingLayer) for each in part)]
     if len(lists) != 1:
-        problem = f" needs one list of {count} layers, and {type(model).__name__} has {len(lists)} such lists: leave "
-        raise InputError(parameter, problem, parameter, " out")
+        problem = f"needs one list of {count} layers, and {type(model).__name__} has {len(lists)} such lists"
+        raise InputError(f"{flag} {problem}: leave {flag} out")
     return lists[0]
 
 
@@ -484,8 +484,8 @@ def compile_layers(model: PreTrainedModel, mode: str = "default") -> nn.ModuleLi
     one graph without a loop, and for models without one list of layers.
     """
     if model.config.model_type == "elmo":
-        raise InputError(COMPILE, ": ELMo's layers are loops over time, which are not compiled: leave it out")
-    layers = layers_of(model, COMPILE)
+        raise InputError("--torch_compile: ELMo's layers are loops over time, which are not compiled: leave it out")
+    layers = layers_of(model, "--torch_compile")
     for layer in layers:
         layer.compile(mode=mode)
     return layers
@@ -503,6 +503,6 @@ def compiled_layers(model: PreTrainedModel, mode: str) -> Iterator[None]:
             layer._compiled_call_impl = None  # what `compile` has set
 
 
-def _check_count(model: PreTrainedModel, layers: nn.ModuleList, parameter: Parameter, count: int) -> None:
+def _check_count(model: PreTrainedModel, layers: nn.ModuleList, flag: str, count: int) -> None:
     if count > len(layers):
-        raise InputError(parameter, f" {count}: {type(model).__name__} has {len(layers)} layers, give no more")
+        raise InputError(f"{flag} {count}: {type(model).__name__} has {len(layers)} layers, give no more")

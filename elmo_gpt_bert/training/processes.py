@@ -23,7 +23,7 @@ from accelerate import Accelerator, DistributedType, PartialState
 from accelerate.utils import broadcast_object_list, parse_flag_from_env
 
 from elmo_gpt_bert import __version__
-from elmo_gpt_bert.training.errors import InputError, LaunchError, Parameter, UserError
+from elmo_gpt_bert.training.errors import InputError, LaunchError, UserError
 
 
 Value = TypeVar("Value")
@@ -65,7 +65,7 @@ def _check_alone(state: PartialState) -> None:
         )
 
 
-def check_shared(folder: Path, flag: Parameter) -> None:
+def check_shared(folder: Path, flag: str) -> None:
     """Raises ValueError, on all processes, unless all of them see the main process's `folder`, which `flag` names.
 
     Another folder of the same name would give a process other checkpoints than those of the run. Every process must
@@ -81,7 +81,7 @@ def check_shared(folder: Path, flag: Parameter) -> None:
         sees = from_all((f"{socket.gethostname()} (process {state.process_index})", (folder / name).exists()))
     if blind := [process for process, is_seen in sees if not is_seen]:
         raise InputError(
-            flag, f" {folder} is not shared: {blind[0]} does not see it: choose a folder that all machines see"
+            f"{flag} {folder} is not shared: {blind[0]} does not see it: choose a folder that all machines see"
         )
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elmo_gpt_bert.training.errors import InputError, Parameter
+from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.files import read_json_object
 
 
@@ -103,7 +103,7 @@ def goodness(results: Mapping[str, float], metric: str | None) -> float:
     }
     name = next(iter(scores)) if metric is None else metric.removeprefix("eval_")
     if name not in scores:
-        raise InputError(Parameter("metric", "metric_for_best_model"), f" {metric} is none of {', '.join(scores)}")
+        raise InputError(f"--metric_for_best_model {metric} is none of {', '.join(scores)}")
     return -scores[name] if name.removesuffix(MISMATCHED) in LOWER_IS_BETTER else scores[name]
 
 

@@ -20,7 +20,7 @@ from elmo_gpt_bert.training import output_folder
 from elmo_gpt_bert.training.arguments import RunArguments, hub_model_id, public_arguments
 from elmo_gpt_bert.training.batches import worker_errors
 from elmo_gpt_bert.training.command_line import run_command
-from elmo_gpt_bert.training.errors import DivergedError, FileError, InputError, flags_in_errors
+from elmo_gpt_bert.training.errors import DivergedError, FileError, InputError
 from elmo_gpt_bert.training.files import read_json_object, remove_folder, write_json, write_text
 from elmo_gpt_bert.training.identity import first_difference, read_finished, run_identity
 from elmo_gpt_bert.training.launching import (
@@ -79,7 +79,6 @@ def command(main: Callable[[], object] | None = None) -> None:
     PartialState().destroy_process_group()
 
 
-@flags_in_errors()
 def repeat(run: Run, args: RunArguments) -> dict[str, float]:
     """Calls `run(args)` once or, with --seeds or --max_restarts, once for each seed, and keeps the best.
 
@@ -316,12 +315,11 @@ def _attempt(run: Run, args: RunArguments, seed: int, may_fail: bool) -> tuple[d
     changes = {"seed": seed, "seeds": 1, "max_restarts": 0, "output_dir": str(folder), "push_to_hub": False}
     seed_args = dataclasses.replace(args, **changes, hub_model_id=hub_model_id(args))
     try:
-        with flags_in_errors():
-            results = on_main(lambda: _finished_seed(folder, seed_args)) if args.resume else None
-            if results is None:
-                with contextlib.ExitStack() as lock:  # another command may name the seed's folder as its --output_dir
-                    on_main(lambda: lock.enter_context(locked(folder)))
-                    results = run(seed_args)
+        results = on_main(lambda: _finished_seed(folder, seed_args)) if args.resume else None
+        if results is None:
+            with contextlib.ExitStack() as lock:  # another command may name the seed's folder as its --output_dir
+                on_main(lambda: lock.enter_context(locked(folder)))
+                results = run(seed_args)
     except DivergedError as error:
         if not may_fail:
             raise DivergedError(f"seed {seed}: {error}; --max_restarts lets other seeds replace it") from error

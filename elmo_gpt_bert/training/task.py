@@ -56,7 +56,6 @@ from elmo_gpt_bert.training.errors import (
     FileError,
     InputError,
     MissingFileError,
-    Parameter,
     as_user_errors,
 )
 from elmo_gpt_bert.training.files import load_tensors, save_tensors
@@ -124,10 +123,7 @@ def _gather(computed: dict[int, dict[str, np.ndarray]]) -> Outputs:
         if broken:
             raise DivergedError(
                 f"the model's {', '.join(broken)} for example {index} are not finite",
-                ": use a ",
-                Parameter("mixed_precision"),
-                " with a wider range, or train with a lower ",
-                Parameter("learning_rate"),
+                ": use a --mixed_precision with a wider range, or train with a lower --learning_rate",
             )
     return {name: [arrays[name] for arrays in rows] for name in names}
 
@@ -292,7 +288,6 @@ def results_of(evaluations: Mapping[str, Evaluation], prefix: str = "eval") -> d
 
 
 SHAPES = ".shapes"
-ENSEMBLE, OUTPUT_DIR, SAVE_OUTPUTS = map(Parameter, ("ensemble", "output_dir", "save_outputs"))
 NOT_INPUTS = {"labels", "cached_at"}  # columns that a model's outputs do not depend on
 
 
@@ -310,7 +305,7 @@ def save_outputs(outputs: Outputs, data_set: Dataset, id2label: dict[int, str], 
     tensors = {name: np.concatenate([array.ravel() for array in arrays]) for name, arrays in outputs.items()}
     shapes = {name + SHAPES: np.array([array.shape for array in arrays], int) for name, arrays in outputs.items()}
     metadata = {"id2label": json.dumps(id2label, sort_keys=True), "versions": json.dumps(versions())}
-    remedy = ("Make room, choose another ", OUTPUT_DIR, ", or leave ", SAVE_OUTPUTS, " out")
+    remedy = "Make room, choose another --output_dir, or leave --save_outputs out"
     save_tensors(tensors | shapes, folder / outputs_file_name(data_set), metadata, remedy)
 
 
@@ -326,18 +321,17 @@ def members(ensemble: str, output_dir: str) -> list[Path]:
     for name in ensemble.split(","):
         paths = [name] if os.path.isdir(name) else sorted(filter(os.path.isdir, glob.glob(name)))
         if not paths:
-            raise MissingFileError(ENSEMBLE, f" {ensemble}: there is no folder {name!r}")
+            raise MissingFileError(f"--ensemble {ensemble}: there is no folder {name!r}")
         folders += [_best_seed(Path(path)) for path in paths if path == name or not _was_replaced(Path(path))]
     if len(folders) < 2:
-        replaced = ("has only runs that ", Parameter("max_restarts"), " replaced")
-        problem = "is one run" if folders else replaced
-        raise InputError(ENSEMBLE, f" {ensemble} ", problem, ": give two or more, with commas between them")
+        problem = "is one run" if folders else "has only runs that --max_restarts replaced"
+        raise InputError(f"--ensemble {ensemble} {problem}: give two or more, with commas between them")
     places = [folder.resolve() for folder in folders]
     for number, (folder, place) in enumerate(zip(folders, places, strict=True)):
         if place in places[:number]:
-            raise InputError(ENSEMBLE, f" {ensemble} has the run {folder} twice")
+            raise InputError(f"--ensemble {ensemble} has the run {folder} twice")
         if Path(output_dir).resolve() in (place, place.parent):
-            raise InputError(OUTPUT_DIR, f" {output_dir} holds {folder}, a run of ", ENSEMBLE, ": choose another")
+            raise InputError(f"--output_dir {output_dir} holds {folder}, a run of --ensemble: choose another")
     return folders
 
 
@@ -373,15 +367,14 @@ def average(data_set: Dataset, folders: list[Path], model_name: str, id2label: d
     for folder, (outputs, shapes, labels) in zip(folders, runs, strict=True):
         if labels != model_labels:
             raise InputError(
-                ENSEMBLE,
-                f": {folder} was trained on the labels {labels}, {model_name} on {model_labels}: only outputs for the "
-                "same labels in the same order can be averaged",
+                f"--ensemble: {folder} was trained on the labels {labels}, {model_name} on {model_labels}: only "
+                "outputs for the same labels in the same order can be averaged"
             )
         common = common or shapes
         if shapes != common:
             raise InputError(
-                ENSEMBLE,
-                f": {folder} and {folders[0]} have outputs of different shapes: only those of one shape have a mean",
+                f"--ensemble: {folder} and {folders[0]} have outputs of different shapes: only those of one shape "
+                "have a mean"
             )
         for output, array in outputs.items():
             totals[output] = totals.get(output, 0) + array.astype(np.float64)
@@ -393,17 +386,15 @@ def _read(path: Path, examples: int) -> tuple[dict[str, np.ndarray], dict[str, l
     """(flattened outputs, shapes, id2label of the model as JSON). Raises OSError if the file is missing or damaged."""
     if not path.is_file():
         raise MissingFileError(
-            ENSEMBLE,
-            f": {path.parent} has no outputs for these {examples:,} examples: it was run on other data, with another "
-            "tokenizer, ",
-            (Parameter("max_seq_length"), " or ", Parameter("max_*_samples"), ", or without ", SAVE_OUTPUTS),
+            f"--ensemble: {path.parent} has no outputs for these {examples:,} examples: it was run on other data, "
+            "with another tokenizer, --max_seq_length or --max_*_samples, or without --save_outputs"
         )
     try:
         tensors, metadata = load_tensors(path)
         shapes = {name: tensors.pop(name + SHAPES).tolist() for name in [*tensors] if not name.endswith(SHAPES)}
         return tensors, shapes, metadata["id2label"]
     except (ValueError, KeyError) as error:
-        raise FileError(f"{path}: {error}. Copy it again, or repeat its run with ", SAVE_OUTPUTS) from error
+        raise FileError(f"{path}: {error}. Copy it again, or repeat its run with --save_outputs") from error
 
 
 def _split(flat: np.ndarray, shapes: list[list[int]]) -> list[np.ndarray]:

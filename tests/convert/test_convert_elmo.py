@@ -626,7 +626,7 @@ def test_a_softmax_and_its_words_come_together(release):
     assert_refused(
         release, ValueError, "names the words of a softmax, but there is none", vocab=str(release / "vocab.txt")
     )
-    assert_refused(release, ValueError, "softmax/W scores 17 words: .* vocab$", softmax=str(release / "softmax.hdf5"))
+    assert_refused(release, ValueError, "softmax/W scores 17 words: .*--vocab$", softmax=str(release / "softmax.hdf5"))
 
 
 STATES = {

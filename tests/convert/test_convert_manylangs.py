@@ -353,7 +353,7 @@ REFUSED = {
     "no file of sizes": (
         no_file_of_sizes,
         r"token_embedder.pkl does not fit the published sizes \(.*release has no file of sizes 'sizes.json'\): "
-        ".* Give the file of this model's sizes as options$",
+        ".* Give the file of this model's sizes as --options$",
     ),
     "not UTF-8": (lambda release: (release / "char.dic").write_bytes(b"\xff\t0\n"), "char.dic is not UTF-8"),
     "three fields": (
@@ -463,8 +463,8 @@ def test_a_file_that_is_missing_damaged_or_of_another_model_is_one_clear_error(d
 def test_what_a_folder_has_no_use_for_is_refused(release):
     assert_refused(release, "vocab words.txt: .*release is a folder, which has no softmax", vocab="words.txt")
     assert_refused(release, "softmax s.hdf5: .*release is a folder, which has no softmax", softmax="s.hdf5")
-    assert_refused(release, "state warm needs sentences of the model's language", state="warm")
-    with pytest.raises(ValueError, match="weights.hdf5 comes with an options.json: give it as options"):
+    assert_refused(release, "--state warm needs sentences of the model's language", state="warm")
+    with pytest.raises(ValueError, match="weights.hdf5 comes with an options.json: give it as --options"):
         convert(None, "weights.hdf5", str(release.parent / "out"))
 
 

@@ -472,15 +472,18 @@ def test_a_file_that_is_missing_damaged_or_no_vectors_is_one_clear_error(content
 
 
 CALLS = {
-    "nothing to read": ({"vectors": None}, "give vectors or texts"),
-    "another size": ({"size": 5}, "^size 5, but the vectors of .* have 4 numbers"),
-    "no word in common": ({"texts": ["other.txt"]}, "holds no vector for any word in texts"),
+    "nothing to read": ({"vectors": None}, "give --vectors or --texts"),
+    "another size": ({"size": 5}, "^--size 5, but the vectors of .* have 4 numbers"),
+    "no word in common": ({"texts": ["other.txt"]}, "holds no vector for any word in --texts"),
     "a text without words": ({"texts": ["empty.conll"]}, "no word in .*empty.conll"),
     "a text that is no JSON": ({"texts": ["escape.json"]}, "escape.json: line 1 is not text: Invalid"),
     "a text that is not UTF-8": ({"texts": ["latin.txt"]}, "latin.txt: line 2 is not text: 'utf-8' codec"),
     "a text cut short": ({"texts": ["cut.txt.gz"]}, "cut.txt.gz is cut short or damaged"),
-    "vectors without numbers": ({"vectors": None, "texts": ["other.txt"], "size": 0}, "^size 0"),
-    "words too rare": ({"vectors": None, "texts": ["other.txt"]}, "no word of texts occurs as often as min_count 2"),
+    "vectors without numbers": ({"vectors": None, "texts": ["other.txt"], "size": 0}, "^--size 0"),
+    "words too rare": (
+        {"vectors": None, "texts": ["other.txt"]},
+        "no word of --texts occurs as often as --min_count 2",
+    ),
 }
 
 

@@ -88,7 +88,7 @@ def test_a_folder_in_use_is_refused_and_left_as_it_is(converter):
     output.mkdir()
     (output / "notes.txt").write_text("mine")
     assert_refused(
-        converter.convert, converter.release, FileExistsError, "^output .*converted already holds something"
+        converter.convert, converter.release, FileExistsError, "^--output .*converted already holds something"
     )
     assert (output / "notes.txt").read_text() == "mine"
 

@@ -1,6 +1,7 @@
 """What the guides show works: their commands parse, their examples run, their links lead somewhere."""
 
 import argparse
+import ast
 import dataclasses
 import importlib
 import io
@@ -56,6 +57,8 @@ OTHERS = {
     "uv",
     "zip",
 }  # programs whose flags are theirs
+# Of git, of hf and of programs that start processes; "flag" stands in the usage of the scripts.
+FLAGS_OF_OTHERS = {"abbrev", "always", "config_file", "dirty", "exclude", "flag", "nproc_per_node"}
 MODULES = {
     "zoo-app": "elmo_gpt_bert.explorer.__main__",
     "zoo-extract": "elmo_gpt_bert.analysis.extraction",
@@ -205,6 +208,19 @@ def test_each_flag_in_the_text_of_a_guide_exists(guide):
     text = re.sub("^```.*?^```", "", read(guide), flags=re.DOTALL | re.MULTILINE)
     named = {flag.replace("-", "_") for flag in re.findall(r"(?<![\w-])--([a-z][\w-]*\w)(?!\*)", text)}
     assert named - flags() - {"help", "install"} == set()  # the latter is xcode-select's
+
+
+@pytest.mark.parametrize("folder", ["elmo_gpt_bert", "examples", "modeling", "."])
+def test_each_flag_in_a_message_exists(folder):
+    """Of all texts in the code except docstrings. modeling/ names no flag: its users may have none of the commands."""
+    known = set() if folder == "modeling" else flags() | FLAGS_OF_OTHERS
+    for path in (ROOT / folder).glob("*.py" if folder == "." else "**/*.py"):
+        parts = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        docstrings = [part.value for part in parts if isinstance(part, ast.Expr)]
+        texts = [part.value for part in parts if isinstance(part, ast.Constant) and part not in docstrings]
+        texts = [text for text in texts if isinstance(text, str)]
+        named = {flag for text in texts for flag in re.findall(r"(?<![\w-])--([a-z]\w+)(?![\w*-])", text)}
+        assert named <= known, path
 
 
 # Examples

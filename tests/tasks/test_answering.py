@@ -151,7 +151,7 @@ def test_windows_are_as_long_as_model_and_tokenizer_allow(tokenizer, positions, 
     answer = QuestionAnswerer(model, tokenizer)
     assert answer("is it good", TEXT * 60)["answer"] and max(seen) == read
     for longest in (positions + 1, tokens + 1):
-        with pytest.raises(ValueError, match=f"^max_seq_length {longest} is more than the "):
+        with pytest.raises(ValueError, match=f"^--max_seq_length {longest} is more than the "):
             QuestionAnswerer(model, tokenizer, max_seq_length=longest)
 
 

@@ -239,7 +239,7 @@ def test_labels_for_some_examples_only_are_an_error(tmp_path):
 
 
 def test_a_split_without_a_file_names_the_flag(tmp_path):
-    with pytest.raises(ValueError, match="this run needs validation_file"):
+    with pytest.raises(ValueError, match="this run needs --validation_file"):
         read_files({"validation": None})
 
 
@@ -247,10 +247,10 @@ def test_a_split_without_a_file_names_the_flag(tmp_path):
 
 
 def test_a_folder_that_is_not_the_tasks_is_an_error_that_names_it(tmp_path):
-    with pytest.raises(FileNotFoundError, match="^data_dir .*nowhere: no such folder"):
+    with pytest.raises(FileNotFoundError, match="^--data_dir .*nowhere: no such folder"):
         read_folder(tmp_path / "nowhere", TASKS["swag"], SPLITS)
     for task_name, file in {"swag": "train.csv", "race": "train", "storycloze": STORIES}.items():
-        with pytest.raises(FileNotFoundError, match=f"has no {file}: data_dir is not the folder of"):
+        with pytest.raises(FileNotFoundError, match=f"has no {file}: --data_dir is not the folder of"):
             read_folder(tmp_path, TASKS[task_name], SPLITS)
 
 
@@ -258,7 +258,7 @@ def test_a_folder_of_race_without_files_is_an_error(tmp_path):
     folder = write_task(tmp_path, "race")
     for file in (folder / "RACE" / "dev" / "high").iterdir():
         file.unlink()
-    with pytest.raises(FileNotFoundError, match="dev/high holds no .txt files: data_dir is not the folder of RACE"):
+    with pytest.raises(FileNotFoundError, match="dev/high holds no .txt files: --data_dir is not the folder of RACE"):
         read_folder(folder, TASKS["race"], SPLITS)
 
 

@@ -127,7 +127,9 @@ def test_the_published_layouts_are_read_whole(tmp_path):
 
 def test_answers_that_are_not_at_their_place_are_refused_with_the_flag_that_looks_for_them(tmp_path):
     path = write_json(tmp_path / "a.json", make_cmrc())
-    with pytest.raises(ValueError, match="is not at its answer_start, .*, or add locate_answers to look for such ans"):
+    with pytest.raises(
+        ValueError, match="is not at its answer_start, .*, or add --locate_answers to look for such ans"
+    ):
         answers_of("validation", path)
 
 

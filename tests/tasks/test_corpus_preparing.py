@@ -187,7 +187,7 @@ def test_a_validation_file_is_the_held_out_text(tmp_path, texts):
     prepared = run(tmp_path / "out", TextSource(**files))
     assert (len(prepared.train.documents), len(prepared.validation.documents)) == (17, 25)
     for percentage in (0.0, 5.0):
-        with pytest.raises(UserError, match="leave out validation_split_percentage"):
+        with pytest.raises(UserError, match="leave out --validation_split_percentage"):
             TextSource(**files, validation_split_percentage=percentage)
 
 
@@ -196,7 +196,7 @@ def test_a_file_that_is_named_twice_is_read_once_and_none_is_held_out_and_traine
     prepared = run(tmp_path / "twice", TextSource(f"{tmp_path}/a.txt,{tmp_path}/*.txt", validation_split_percentage=0))
     assert len(prepared.train.documents) == 17
     both = TextSource(f"{tmp_path}/*", validation_file=f"{tmp_path}/b.jsonl")
-    with pytest.raises(InputError, match="^validation_file .*b.jsonl is among the files to train on: leave it out"):
+    with pytest.raises(InputError, match="^--validation_file .*b.jsonl is among the files to train on: leave it o"):
         run(tmp_path / "out", both)
     shutil.copy(tmp_path / "b.jsonl", tmp_path / "copy.jsonl")
     copied = TextSource(f"{tmp_path}/a.txt,{tmp_path}/b.jsonl", validation_file=f"{tmp_path}/copy.jsonl")
@@ -234,7 +234,7 @@ def test_word_pieces_begin_with_the_special_tokens_and_depend_on_the_training_te
     assert tokenizer.tokenize("THE CAT") == ["the", "cat"]
     cased = run(tmp_path / "cased", source, ZooBertConfig(vocab_size=97), do_lower_case=False).tokenizer
     assert "Z" in cased.get_vocab() and "Z" not in tokenizer.get_vocab()
-    with pytest.raises(UserError, match="^do_lower_case: ZooGPTTokenizer has no such choice"):
+    with pytest.raises(UserError, match="^--do_lower_case: ZooGPTTokenizer has no such choice"):
         run(tmp_path / "gpt", source, GPT, do_lower_case=False)
 
 
@@ -390,7 +390,9 @@ def test_a_killed_process_of_many_is_one_error(tmp_path, source, monkeypatch):
         os.kill(os.getpid(), signal.SIGKILL)
 
     monkeypatch.setattr(preparing, "encode", kill)
-    with pytest.raises(RuntimeError, match="was killed, perhaps because memory ran out: .* preprocessing_num_workers"):
+    with pytest.raises(
+        RuntimeError, match="was killed, perhaps because memory ran out: .* --preprocessing_num_workers"
+    ):
         run(tmp_path / "out", source, processes=2)
 
 
@@ -398,7 +400,7 @@ def test_a_killed_process_of_many_is_one_error(tmp_path, source, monkeypatch):
 
 CHANGED = (
     "the corpus in .* was prepared from another text, with another tokenizer or with other settings. Undo the change, "
-    "remove the folder, or choose another folder"
+    "remove the folder, or choose another --corpus_dir"
 )
 
 
@@ -536,7 +538,7 @@ def test_a_data_set_with_held_out_text_of_its_own_is_not_split(tmp_path, texts):
     assert len(prepared.train.documents) + len(prepared.validation.documents) == 30
     prepared = run(tmp_path / "all", dataclasses.replace(source, validation_split_percentage=0.0))
     assert len(prepared.train.documents) == 30 and prepared.validation is None
-    with pytest.raises(InputError, match="hub: row 0: no column body among text. Name the text's with text_column"):
+    with pytest.raises(InputError, match="hub: row 0: no column body among text. Name the text's with --text_column"):
         run(tmp_path / "other", dataclasses.replace(source, text_column="body"))
 
 
@@ -547,5 +549,5 @@ def test_the_row_of_a_data_set_that_has_no_text_is_named(tmp_path, texts):
     with pytest.raises(InputError, match="hub: row 20: the column text is no string, but None"):
         run(tmp_path / "out", TextSource(dataset_name=str(tmp_path / "hub")))
     (tmp_path / "hub" / "train.parquet").rename(tmp_path / "hub" / "test.parquet")
-    with pytest.raises(InputError, match="dataset_name .*hub has no train split, but test. Or give train_file"):
+    with pytest.raises(InputError, match="--dataset_name .*hub has no train split, but test. Or give --train_file"):
         run(tmp_path / "out", TextSource(dataset_name=str(tmp_path / "hub")))

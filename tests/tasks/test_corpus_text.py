@@ -15,7 +15,7 @@ import pytest
 from pyarrow import parquet
 
 from elmo_gpt_bert.tasks.pretraining import text
-from elmo_gpt_bert.tasks.pretraining.text import TRAIN_FILE, find_files, pieces, read_documents, split_sentences
+from elmo_gpt_bert.tasks.pretraining.text import find_files, pieces, read_documents, split_sentences
 from elmo_gpt_bert.training.errors import UserError
 
 
@@ -100,13 +100,13 @@ def test_a_document_beyond_the_limit_is_cut_at_the_end_of_a_line(tmp_path, monke
 def test_files_are_named_by_patterns_lists_and_names_with_commas(tmp_path):
     names = ["b.txt", "a.txt", "c.md", "d,e.txt"]
     paths = {name: write(tmp_path / name, b"x") for name in names}
-    assert find_files(f"{tmp_path}/*.txt", TRAIN_FILE) == [paths["a.txt"], paths["b.txt"], paths["d,e.txt"]]
-    assert find_files(f"{paths['c.md']}, {tmp_path}/[ab].txt", TRAIN_FILE) == [
+    assert find_files(f"{tmp_path}/*.txt", "--train_file") == [paths["a.txt"], paths["b.txt"], paths["d,e.txt"]]
+    assert find_files(f"{paths['c.md']}, {tmp_path}/[ab].txt", "--train_file") == [
         paths["c.md"],
         paths["a.txt"],
         paths["b.txt"],
     ]
-    assert find_files(str(paths["d,e.txt"]), TRAIN_FILE) == [paths["d,e.txt"]]
+    assert find_files(str(paths["d,e.txt"]), "--train_file") == [paths["d,e.txt"]]
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def test_files_are_named_by_patterns_lists_and_names_with_commas(tmp_path):
     [("none.txt", "no such file"), ("*.none", "no file matches"), ("", "FOLDER/\\*.txt"), (",", "names no")],
 )
 def test_a_name_without_a_file_is_one_error(tmp_path, name, problem):
-    with pytest.raises(UserError, match=f"^train_file .*{problem}") as caught:
-        find_files(name if name == "," else f"{tmp_path}/{name}", TRAIN_FILE)
+    with pytest.raises(UserError, match=f"^--train_file .*{problem}") as caught:
+        find_files(name if name == "," else f"{tmp_path}/{name}", "--train_file")
     assert "\n" not in str(caught.value)
 
 
@@ -132,10 +132,10 @@ def test_a_name_without_a_file_is_one_error(tmp_path, name, problem):
         ("a.jsonl", b'{"text": "fine"}\n{"text": "f\xe9te"}', "a.jsonl:2: not UTF-8"),
         ("a.jsonl", b'{"text": "fine"}\n{"text": ', "a.jsonl:2: not JSON"),
         ("a.jsonl", b'\n["fine"]', "a.jsonl:2: not a JSON object"),
-        ("a.jsonl", b'{"body": "fine"}', "a.jsonl:1: no column text among body. Name .* text_column"),
-        ("a.jsonl", b'{"text": null}', "a.jsonl:1: the column text is no string, but None.* text_column"),
+        ("a.jsonl", b'{"body": "fine"}', "a.jsonl:1: no column text among body. Name .* --text_column"),
+        ("a.jsonl", b'{"text": null}', "a.jsonl:1: the column text is no string, but None.* --text_column"),
         ("a.jsonl", rb'{"text": "ab\ud83d"}', r"a.jsonl:1: .* half a surrogate pair: write both"),
-        ("a.csv", b"body,n\nfine,1\n", "a.csv:2: no column text among body, n. Name .* text_column"),
+        ("a.csv", b"body,n\nfine,1\n", "a.csv:2: no column text among body, n. Name .* --text_column"),
         ("a.csv", b"text,n\nfine, but,1\n", "a.csv:2: 3 columns instead of 2"),
         ("a.csv", b'text,n\n"fine', "a.csv:2: not csv"),
         ("a.tsv", b"text\tn\nfine\n", "a.tsv:2: 1 column instead of 2"),
@@ -164,7 +164,7 @@ def test_a_file_that_was_cut_short_is_one_error(tmp_path, suffix):
 @pytest.mark.parametrize("values, problem", [([1, 2], "is no string, but 1"), (["a", None], "is no string, but None")])
 def test_a_parquet_column_without_text_is_one_error(tmp_path, values, problem):
     parquet.write_table(pyarrow.table({"text": values}), tmp_path / "a.parquet")
-    with pytest.raises(UserError, match=f"a.parquet: the column text {problem}.* text_column"):
+    with pytest.raises(UserError, match=f"a.parquet: the column text {problem}.* --text_column"):
         list(read_documents(tmp_path / "a.parquet"))
     with pytest.raises(UserError, match="no column body among text"):
         list(read_documents(tmp_path / "a.parquet", column="body"))

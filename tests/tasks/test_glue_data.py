@@ -101,7 +101,7 @@ def test_of_microsofts_paraphrases_the_test_pairs_are_read_but_train_and_dev_are
     (folder / "test.tsv").rename(folder / "msr_paraphrase_test.txt")
     assert read("mrpc", tmp_path, "predict")[1]["test"][:] == expected
     (folder / "train.tsv").rename(folder / "msr_paraphrase_train.txt")
-    message = "has no train.tsv: msr_paraphrase_train.txt .* from the Hub, without data_dir"
+    message = "has no train.tsv: msr_paraphrase_train.txt .* from the Hub, without --data_dir"
     with pytest.raises(FileNotFoundError, match=message):
         read("mrpc", tmp_path, "train")
 
@@ -162,7 +162,7 @@ def test_a_file_without_examples_is_an_error(tmp_path, content):
 @pytest.mark.parametrize(
     ("task_name", "folder", "message"),
     [
-        ("rte", "MNLI", "has no dev.tsv: data_dir is not the folder of RTE"),
+        ("rte", "MNLI", "has no dev.tsv: --data_dir is not the folder of RTE"),
         ("rte", "SST-2", "dev.tsv:2: no column sentence1, sentence2 among sentence, label"),
         ("cola", "SST-2", "dev.tsv:1: 2 columns instead of 4"),
         ("rte", "WNLI", "dev.tsv:2: unknown label '0', RTE has entailment, not_entailment"),
@@ -177,7 +177,7 @@ def test_the_folder_of_another_task_is_an_error(tmp_path, task_name, folder, mes
 
 
 def test_a_data_folder_that_does_not_exist_is_an_error(tmp_path):
-    with pytest.raises(FileNotFoundError, match="^data_dir .*nowhere: no such folder"):
+    with pytest.raises(FileNotFoundError, match="^--data_dir .*nowhere: no such folder"):
         read("rte", tmp_path / "nowhere", "eval")
 
 
@@ -318,7 +318,7 @@ def test_the_hubs_pairs_without_a_gold_label_are_left_out_and_counted(monkeypatc
 def test_without_network_the_error_names_what_helps(monkeypatch, offline, message):
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
-    with pytest.raises(OSError, match=f"{message}.*, or give data_dir with the published files"):
+    with pytest.raises(OSError, match=f"{message}.*, or give --data_dir with the published files"):
         load(task_name="rte", do_train=True)
 
 
@@ -328,7 +328,9 @@ def test_data_that_the_hub_refuses_need_a_token(monkeypatch):
 
     monkeypatch.setattr("datasets.load_dataset", refused)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    with pytest.raises(OSError, match=r"Hub. You must be authenticated. Check .* or set HF_TOKEN, or give data_dir "):
+    with pytest.raises(
+        OSError, match=r"Hub. You must be authenticated. Check .* or set HF_TOKEN, or give --data_dir "
+    ):
         load(task_name="rte", do_train=True)
 
 
@@ -389,7 +391,7 @@ def test_the_problem_type_may_be_told(own):
 def test_a_label_that_keeps_a_regression_from_being_one_is_an_error(own, labels, number):
     file = own("a.csv", labels)
     message = (
-        f"a.csv, example {number}: the label '{labels[number - 1]}' is not a number, as others are.* give problem_type"
+        f"a.csv, example {number}: the label '{labels[number - 1]}' is not a number, as others are.* --problem_type"
     )
     with pytest.raises(ValueError, match=message):
         own_data(train_file=file)
@@ -441,7 +443,11 @@ def test_empty_lines_are_no_rows_however_many_columns_there_are(suffix, tmp_path
     [
         ("a.txt", "", "a.txt: your own file must be one of .csv, .tsv, .json, .jsonl"),
         ("a.csv", "words,label\nx,y\n", "a.csv has the columns words, label: the texts must be in sentence, in text"),
-        ("a.csv", "text,class\nx,y\n", "a.csv:2: no column label among text, class: .* and label_column choose other"),
+        (
+            "a.csv",
+            "text,class\nx,y\n",
+            "a.csv:2: no column label among text, class: .* and --label_column_name choose",
+        ),
         ("a.csv", "text,label\0\nx,y\n", "a.csv:1: a NUL byte"),
         ("a.csv", "text,label\nx,y\nz\n", "a.csv:3: 1 column instead of 2"),
         ("a.tsv", 'text\tlabel\n"x\ny"\tz\n', "a.tsv:2: 1 column instead of 2: tsv has no quotes around a text"),
@@ -496,7 +502,7 @@ def test_columns_with_other_names_are_read_under_them(own, tmp_path):
 
 @pytest.mark.parametrize(("text_columns", "missing"), [("review", "review"), ("text,reply", "reply")])
 def test_a_misspelt_column_is_one_error_with_those_that_exist(own, text_columns, missing):
-    with pytest.raises(ValueError, match=f"a.csv:2: no column {missing} among text, label: text_columns and"):
+    with pytest.raises(ValueError, match=f"a.csv:2: no column {missing} among text, label: --text_column_names and"):
         own_data(train_file=own("a.csv", ["ok", "bad"]), text_column_names=text_columns)
 
 

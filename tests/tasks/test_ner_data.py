@@ -178,14 +178,14 @@ def test_the_hub_is_asked_for_the_configuration_and_revision(monkeypatch):
 
 
 def test_what_the_hub_lacks_is_one_error(hub):
-    with pytest.raises(ValueError, match="hub has no test split, but train, validation: give test_file and"):
+    with pytest.raises(ValueError, match="hub has no test split, but train, validation: give --test_file and"):
         read_hub(hub, ["train", "test"])
     with pytest.raises(
-        ValueError, match="hub, train:0: no column pos among id, tokens, ner_tags: .* and label_column choose"
+        ValueError, match="hub, train:0: no column pos among id, tokens, ner_tags: .* and --label_column_name choose"
     ):
         read_hub(hub, ["train"], label_column="pos")
     with pytest.raises(
-        ValueError, match="cannot read .*hub from the Hub: BuilderConfig 'de' not found.* give train_file"
+        ValueError, match="cannot read .*hub from the Hub: BuilderConfig 'de' not found.* give --train_file"
     ):
         read_hub(hub, ["train"], "de")
 
@@ -199,7 +199,7 @@ def test_numbers_that_nothing_names_are_one_error(tmp_path):
 def test_without_network_the_error_names_what_helps(monkeypatch):
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(OSError, match="not in the cache: unset it, or give train_file, validation_file and"):
+    with pytest.raises(OSError, match="not in the cache: unset it, or give --train_file, --validation_file and"):
         read_hub("lhoestq/conll2003", ["train"])
 
 
@@ -209,7 +209,7 @@ def test_a_script_of_the_hub_is_one_error(monkeypatch):
 
     monkeypatch.setattr("datasets.load_dataset", refuse)
     with pytest.raises(
-        ValueError, match="cannot read leondz/wnut_17 from the Hub: Dataset scripts .* give train_file"
+        ValueError, match="cannot read leondz/wnut_17 from the Hub: Dataset scripts .* give --train_file"
     ):
         read_hub("leondz/wnut_17", ["train"])
 
@@ -226,13 +226,13 @@ def test_a_script_of_the_hub_is_one_error(monkeypatch):
         ("EU B-ORG\n\nis VBZ O\n", "a.conll:3: 3 columns instead of 2"),
         ("EU B-ORG\nis\n", "a.conll:2: 1 column instead of 2"),
         ("EU\tB-ORG\n\tO\n", "a.conll:2: no word before the tab"),
-        ("EU B-ORG\nis VBZ\n", "a.conll:2: 'VBZ', the tag of 'is', is none of O, B-TYPE, .* let label_column name"),
+        ("EU B-ORG\nis VBZ\n", "a.conll:2: 'VBZ', the tag of 'is', is none of O, B-TYPE, .* let --label_column_name"),
         ("EU\tB-ORG\nis\t\n", "a.conll:2: '', the tag of 'is', is none of"),
         ("EU B-ORG\nof X-ORG\n", "a.conll:2: 'X-ORG', the tag of 'of'"),
         ("EU B-\n", "a.conll:1: 'B-', the tag of 'EU'"),
         (
             "\n\nEU B-ORG\nis O\nus I-LOC\n",
-            "a.conll:5: I-LOC after O is a mistake in IOB2.*, or give scheme iob1",
+            "a.conll:5: I-LOC after O is a mistake in IOB2.*, or give --data_scheme iob1",
         ),
         ("EU B-ORG\nus I-LOC\n", "a.conll:2: I-LOC after B-ORG is a mistake in IOB2"),
         ("EU B-ORG\nis O\nus S-LOC\n", "a.conll:2: O after B-ORG is a mistake in BIOES: correct it$"),
@@ -256,21 +256,25 @@ def test_tags_that_are_numbers_get_the_names_of_a_list(write):
     scheme, data = read_files({"train": path}, tag_names=["O", "B-LOC", "I-LOC"])
     assert scheme == "iob2" and data["train"]["tags"][:] == [["B-LOC", "O", "B-LOC", "I-LOC"], ["O"]]
     with pytest.raises(
-        ValueError, match=r"a.json:1: ner_tags has the number 2, but tag_names has 2 names, of 0 to 1$"
+        ValueError, match=r"a.json:1: ner_tags has the number 2, but --tag_names has 2 names, of 0 to 1$"
     ):
         read_files({"train": path}, tag_names=["O", "B-LOC"])
-    with pytest.raises(ValueError, match=r"a.json:1: .*: tag_names calls the number 1 'LOC', .*: write B-LOC where"):
+    with pytest.raises(ValueError, match=r"a.json:1: .*: --tag_names calls the number 1 'LOC', .*: write B-LOC where"):
         read_files({"train": path}, tag_names=["O", "LOC", "PER"])
-    with pytest.raises(ValueError, match=r"a.json:2: ner_tags has the tag 'O', which is none of tag_names: give all "):
+    with pytest.raises(
+        ValueError, match=r"a.json:2: ner_tags has the tag 'O', which is none of --tag_names: give all "
+    ):
         read_files({"train": path}, tag_names=["B-X", "B-LOC", "I-LOC"])
-    with pytest.raises(ValueError, match="tag_names are those of tags that are numbers, in JSON lines, but .*b.conll"):
+    with pytest.raises(
+        ValueError, match="--tag_names are those of tags that are numbers, in JSON lines, but .*b.conll"
+    ):
         read_files({"train": write("EU B-LOC\n", "b.conll")}, tag_names=["O", "B-LOC"])
 
 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"text": "EU"}, "no column words, tags among text: text_column and label_column"),
+        ({"text": "EU"}, "no column words, tags among text: --text_column_name and --label_column_name"),
         ({"words": ["EU"]}, "no column tags among words"),
         ({"words": "EU", "tags": ["O"]}, "words must be a list of strings, but is 'EU'"),
         ({"words": "a\nb" * 9999, "tags": ["O"]}, r"words must be a list of strings, but is [^\n]{,99}$"),
@@ -284,7 +288,7 @@ def test_tags_that_are_numbers_get_the_names_of_a_list(write):
         ({"words": ["EU"], "tags": ["PER-B"]}, ".*: write it as B-PER, or let"),
         (
             {"words": ["EU"], "tags": [3]},
-            r"tags must be a list of strings, but is \[3\]: give tag_names, the names of 0,",
+            r"tags must be a list of strings, but is \[3\]: give --tag_names, the names of 0,",
         ),
         ({"words": ["b" * 9999], "tags": ["X" * 9999]}, ".{,400}$"),
         ({"words": ["EU", "is"], "tags": ["B-y", "I-" + "x" * 9999]}, "'I-x.{,400}$"),
@@ -300,7 +304,7 @@ def test_a_mistake_in_json_is_one_error_with_its_line(write, row, message):
 
 @pytest.mark.parametrize("column", ["0", "3", "-3", "word", "1.5", "²"])
 def test_a_column_that_a_file_has_not_is_one_error(write, column):
-    with pytest.raises(ValueError, match=f"a.conll:1: text_column {column} is none of the 2 columns: they"):
+    with pytest.raises(ValueError, match=f"a.conll:1: --text_column_name {column} is none of the 2 columns: they"):
         read(write("EU B-ORG\n"), text_column=column)
 
 
@@ -309,7 +313,7 @@ def test_files_that_cannot_be_read_are_one_error(write, tmp_path):
         read(str(tmp_path / "none.conll"))
     with pytest.raises(ValueError, match="a.csv: csv has no place for sentences"):
         read(write("EU,B-ORG\n", "a.csv"))
-    with pytest.raises(ValueError, match="this run needs validation_file"):
+    with pytest.raises(ValueError, match="this run needs --validation_file"):
         read_files({"train": write(REUTERS), "validation": None})
 
 

@@ -405,10 +405,12 @@ def test_a_billion_samples_start_at_once_and_resume_anywhere(monkeypatch, segmen
 
 def test_impossible_shares_are_refused():
     for chosen in (0.0, 1.5):
-        with pytest.raises(UserError, match="chosen .*: above 0, and at most 1"):
+        with pytest.raises(UserError, match="--mlm_probability .*: above 0, and at most 1"):
             Shares(chosen)
     for mask, random in ((0.8, 0.3), (-0.1, 0.1), (0.5, -0.1)):
-        with pytest.raises(UserError, match=f"mask and random are {mask} and {random}: at most 1 in all"):
+        with pytest.raises(
+            UserError, match=f"--mask_share and --random_share are {mask} and {random}: at most 1 in all"
+        ):
             Shares(0.15, mask, random)
     assert Shares(mask=0.8, random=1 - 0.8 + 1e-16)
 
@@ -423,14 +425,16 @@ def test_of_half_of_the_rows_with_two_sentences_the_second_segment_follows(corpu
 
 def test_without_a_row_of_two_sentences_there_is_no_second_objective(tmp_path):
     single = write_corpus(tmp_path / "single", [[[FIRST, FIRST]], [[FIRST]]], SIZE)
-    with pytest.raises(UserError, match="^segments=next_sentence predicts .*, but no row of the training text"):
+    with pytest.raises(UserError, match="^--segments=next_sentence predicts .*, but no row of the training text"):
         MaskedLM(single, VOCABULARY, 30, Segments.NEXT_SENTENCE)
     MaskedLM(single, VOCABULARY, 30, Segments.NEXT_SENTENCE, shuffle=False)
 
 
 def test_whole_words_need_marked_continuations(corpus):
     plain = Vocabulary(CLS, SEP, MASK, PAD, SIZE, np.zeros(SIZE, bool))
-    with pytest.raises(UserError, match="whole_words needs a vocabulary that marks the continuation of words by ##"):
+    with pytest.raises(
+        UserError, match="--whole_word_mask needs a vocabulary that marks the continuation of words by ##"
+    ):
         MaskedLM(corpus, plain, 24, "full_sentences", whole_words=True)
 
 

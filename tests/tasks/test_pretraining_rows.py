@@ -101,7 +101,9 @@ def test_next_sentences_need_another_document(tmp_path):
         open_rows(corpus, Segments.NEXT_SENTENCE, 16)
     assert len(open_rows(corpus, Segments.FULL_SENTENCES, 16)) == 1
     held_out = write_corpus(tmp_path / "held_out", [[[1, 2], [3]]], 50, split="validation")
-    with pytest.raises(UserError, match="hold out more by validation_file or validation_split_percentage, or choose"):
+    with pytest.raises(
+        UserError, match="hold out more by --validation_file or --validation_split_percentage, or choose"
+    ):
         open_rows(held_out, Segments.NEXT_SENTENCE, 16)
 
 

@@ -378,12 +378,11 @@ def test_samples_of_several_windows_and_texts_that_do_not_do_are_one_clear_error
     for samples, windows in (([2, 3], 2), (range(0, 7), 3), ([], 0)):
         with pytest.raises(ValueError, match=f"of {windows} windows, .* as many samples as there are rows, 3"):
             objective.batch(samples)
-    with pytest.raises(
-        ValueError, match="the training text in .* too few for 90 rows of 20: give more, or lower rows or steps"
-    ):
+    lower = "lower --per_device_train_batch_size or --max_seq_length"
+    with pytest.raises(ValueError, match=f"the training text in .* too few for 90 rows of 20: give more, or {lower}"):
         BiLM(corpus, rows=90, steps=20)
     held_out = word_corpus(tmp_path / "held_out", [[[3, 4]]], split="validation")
-    with pytest.raises(ValueError, match="the held-out text in .* too few for 20: hold out more by validation_file"):
+    with pytest.raises(ValueError, match="the held-out text in .* too few for 20: hold out more by --validation_file"):
         BiLM(held_out, rows=1, steps=20)
     with pytest.raises(ValueError, match="has no words with ends of sentences: prepare it with ELMo's tokenizer"):
         BiLM(write_corpus(tmp_path / "subwords", random_documents(9, 50), 50), rows=1, steps=4)

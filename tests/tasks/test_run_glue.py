@@ -411,7 +411,7 @@ def test_more_tokens_than_the_tokenizer_allows_are_an_error(flags, tmp_path):
     model, tokenizer = model_of("bloom"), load_tokenizer(args)
     loading.check_length(args.max_seq_length, model, tokenizer, pair=True)
     tokenizer.model_max_length = 31
-    with pytest.raises(ValueError, match="^max_seq_length 32 is more than the tokenizer's 31 tokens"):
+    with pytest.raises(ValueError, match="^--max_seq_length 32 is more than the tokenizer's 31 tokens"):
         loading.check_length(args.max_seq_length, model, tokenizer, pair=True)
 
 

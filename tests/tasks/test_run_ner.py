@@ -527,7 +527,7 @@ def test_features_of_more_layers_than_the_model_has_are_refused(flags, conll):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ("hidden_dropout=0", "bert has no hidden_dropout. Correct it or config_overrides"),
+        ("hidden_dropout=0", "bert has no hidden_dropout. Correct it or --config_overrides"),
         (
             "hidden_dropout_prob",
             "--config_overrides must be fields and values, as in a=1,b=true, not 'hidden_dropout_",

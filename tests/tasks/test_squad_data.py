@@ -65,7 +65,7 @@ def test_the_hubs_rows_mean_the_same_as_the_published_files(tmp_path, monkeypatc
     data = read_hub("rajpurkar/squad", SPLITS, VERSIONS[version])
     assert calls == ["rajpurkar/squad"]
     assert {split: data[split][:] for split in SPLITS} == {split: local[split][:] for split in SPLITS}
-    with pytest.raises(ValueError, match="rajpurkar/squad has no test split, but train, validation: give test_file"):
+    with pytest.raises(ValueError, match="rajpurkar/squad has no test split, but train, validation: give --test_file"):
         read_hub("rajpurkar/squad", ["test"], VERSIONS[version])
 
 
@@ -284,10 +284,10 @@ def test_a_list_of_articles_of_paragraphs_or_of_questions_is_read(tmp_path, part
         ({"start": 10**30}, "'film' is not at its answer_start, 1000"),
         ({"text": "plot"}, "'plot' is not at its answer_start, 4"),
         ({"text": "m " * 10**6}, "id 'q1': 'm m m"),
-        ({"answers": []}, "id 'q1': there is no answer: to read SQuAD 2.0, add version_2"),
+        ({"answers": []}, "id 'q1': there is no answer: to read SQuAD 2.0, add --version_2_with_negative"),
         (
             {"answers": [], "is_impossible": True},
-            "is_impossible is true: to read SQuAD 2.0, add version_2",
+            "is_impossible is true: to read SQuAD 2.0, add --version_2_with_negative",
         ),
         ({"is_impossible": True}, "is_impossible is true, but there is the answer 'film'"),
         ({"is_impossible": 1}, "is_impossible is 1, neither true nor false"),
@@ -330,7 +330,7 @@ def test_of_misplaced_answers_the_first_one_is_named(tmp_path):
     data = article("the film is the film", *(question(start=start, id=f"q{start}") for start in (4, 5, 6, 16)))
     message = error_of(tmp_path, data)
     assert "question 2, id 'q5': 'film' is not at its answer_start, 5, in characters from 0" in message
-    assert message.endswith(": correct it, or add locate_answers to look for such answers")
+    assert message.endswith(": correct it, or add --locate_answers to look for such answers")
 
 
 def test_places_that_count_bytes_are_an_error(tmp_path):
@@ -413,11 +413,13 @@ def test_a_broken_file_is_one_clear_error(tmp_path, name, content, message):
 def test_a_file_that_is_missing_is_an_error_that_names_it(tmp_path):
     with pytest.raises(FileNotFoundError, match="cannot read .*a.json: No such file"):
         read_files({"train": str(tmp_path / "a.json")}, False)
-    with pytest.raises(ValueError, match="this run needs validation_file"):
+    with pytest.raises(ValueError, match="this run needs --validation_file"):
         read_files({"validation": None}, False)
 
 
-@pytest.mark.parametrize(("version", "remedy"), [("1.1", "leave version_2 out"), ("2.0", "add version_2")])
+@pytest.mark.parametrize(
+    ("version", "remedy"), [("1.1", "leave --version_2_with_negative out"), ("2.0", "add --version_2_with_negative")]
+)
 def test_a_folder_of_the_other_version_names_the_parameter(tmp_path, version, remedy):
     other = {"1.1": "2.0", "2.0": "1.1"}[version]
     message = f"has no train-v{other}.json, but train-v{version}.json: to read SQuAD {version}, {remedy}$"
@@ -426,9 +428,9 @@ def test_a_folder_of_the_other_version_names_the_parameter(tmp_path, version, re
 
 
 def test_a_folder_without_the_files_is_an_error_that_names_them(tmp_path):
-    with pytest.raises(FileNotFoundError, match="^data_dir .*nowhere: no such folder"):
+    with pytest.raises(FileNotFoundError, match="^--data_dir .*nowhere: no such folder"):
         read_folder(tmp_path / "nowhere", SPLITS, False)
-    with pytest.raises(FileNotFoundError, match="has no train-v1.1.json: data_dir is not the folder of SQuAD 1.1"):
+    with pytest.raises(FileNotFoundError, match="has no train-v1.1.json: --data_dir is not the folder of SQuAD 1.1"):
         read_folder(tmp_path, SPLITS, False)
-    with pytest.raises(FileNotFoundError, match="has no test-v2.0.json: .* or give test_file"):
+    with pytest.raises(FileNotFoundError, match="has no test-v2.0.json: .* or give --test_file"):
         read_folder(write_folder(tmp_path, "2.0"), ["test"], True)

@@ -394,7 +394,7 @@ def test_a_full_disk_is_one_clear_error(cached, monkeypatch):
 
 def test_a_model_without_a_frozen_base_is_refused(cached):
     plain = AutoModelForTokenClassification.from_config(encoder_of().config)
-    with pytest.raises(ValueError, match="^state_cache .* BertForTokenClassification has none"):
+    with pytest.raises(ValueError, match="^--state_cache .* BertForTokenClassification has none"):
         cached(plain)
 
 

@@ -361,8 +361,8 @@ def test_a_window_moves_on_by_one_token_at_least(bert):
     with pytest.raises(ValueError) as error:
         make_windows(questions(("good", "film"), ("is it ?", context)), bert, 12, 6)
     assert str(error.value) == (
-        "question q1 ('is it ?') leaves no more than doc_stride 6 tokens of max_seq_length for its context, so "
-        "that windows would not move on: give a lower doc_stride or max_query_length, or a higher max_seq_length"
+        "question q1 ('is it ?') leaves no more than --doc_stride 6 tokens of --max_seq_length for its context, so "
+        "that windows would not move on: give a lower --doc_stride or --max_query_length, or a higher --max_seq_length"
     )
 
 

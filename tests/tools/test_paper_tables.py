@@ -20,8 +20,9 @@ from elmo_gpt_bert.convert import vectors
 from elmo_gpt_bert.reproduction import __main__ as reproduce
 from elmo_gpt_bert.reproduction import report, runner
 from elmo_gpt_bert.reproduction.report import reach, verdict
-from elmo_gpt_bert.reproduction.runner import Folders, plan
-from elmo_gpt_bert.reproduction.tables import MODELS, TABLES, Cell, Place, Published, Row, Table
+from elmo_gpt_bert.reproduction.runner import Folders, Step, plan
+from elmo_gpt_bert.reproduction.tables import MODELS, TABLES, Place, Row, Table
+from elmo_gpt_bert.training.identity import run_identity
 from tests.conftest import ROOT
 from tests.project.test_guides import parser_of
 from tests.support.reproduction_sample import write_models, write_paper_data
@@ -39,7 +40,7 @@ def repository_root(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def commands() -> dict[str, list[runner.Step]]:
+def commands() -> dict[str, list[Step]]:
     """The steps of each table for somebody who has only downloaded what is not on the Hub."""
     folders = Folders(Path("data"), MODELS["paper"], Path("runs"))
     return {name: plan(table, folders, seeds=1) for name, table in TABLES_OF_PAPERS.items()}
@@ -67,15 +68,13 @@ def test_a_run_of_several_tables_is_the_same_in_all_of_them(commands):
 
 def test_what_one_table_would_remove_and_another_one_needs_is_kept(commands):
     needed = {name for of_table in commands.values() for step in of_table for name in step.row.needs}
-    assert needed and all(
-        step.is_kept for of_table in commands.values() for step in of_table if step.row.name in needed
-    )
+    assert needed and all(step.kept for of_table in commands.values() for step in of_table if step.row.name in needed)
 
 
 def test_data_come_from_the_folder_if_they_are_there_and_otherwise_from_the_hub(tmp_path, repository_root):
     folders = Folders(tmp_path, MODELS["paper"], tmp_path)
 
-    def words(name: str) -> tuple[str, ...]:
+    def words(name: str) -> list[str]:
         return next(step for step in plan(TABLES["glue"]["paper"], folders, 1) if step.row.name == name).words
 
     (tmp_path / "glue" / "MNLI").mkdir(parents=True)
@@ -135,14 +134,14 @@ def test_the_guide_has_the_tables_of_each_budget():
     ],
 )
 def test_a_figure_is_that_of_the_paper(table, line, column, value):
-    assert Published(line, column, value) in TABLES_OF_PAPERS[table].published
+    assert TABLES_OF_PAPERS[table].published[line, column] == value
 
 
 @pytest.mark.parametrize("name", TABLES_OF_PAPERS)
 def test_the_title_of_a_column_of_figures_says_whose_they_are(name):
     table = TABLES_OF_PAPERS[name]
     assert all(re.search("paper|README", column) for column in table.published_columns)
-    assert {figure.column for figure in table.published} == {*table.published_columns}  # none is in a column of ours
+    assert {column for _, column in table.published} == {*table.published_columns}  # none is in a column of ours
 
 
 @pytest.mark.parametrize("name", TABLES_OF_PAPERS)
@@ -176,7 +175,7 @@ def test_a_published_figure_is_rounded_and_one_run_has_no_verdict():
 
 
 def a_row(name: str, **flags: object) -> Row:
-    return Row(name, "run_glue", "r.yaml", flags, cells=(Cell((name,), "dev", "eval_accuracy"),))
+    return Row(name, "run_glue", "r.yaml", flags, scores={((name,), "dev"): "eval_accuracy"})
 
 
 TABLE = Table(
@@ -185,7 +184,7 @@ TABLE = Table(
     heads=("model",),
     columns=("dev",),
     rows=(a_row("base"), a_row("large"), a_row("huge")),
-    published=tuple(Published((name,), "a paper: dev", value) for name, value in (("base", 84.25), ("large", 91.0))),
+    published={((name,), "a paper: dev"): value for name, value in (("base", 84.25), ("large", 91.0))},
     budget="paper",
     comparisons={"dev": "a paper: dev"},
 )
@@ -219,8 +218,8 @@ def test_a_verdict_stands_beside_ours_and_theirs_and_what_was_not_run_has_its_na
 
 def test_one_run_has_no_deviation(tmp_path):
     columns = tuple(f"score {number}" for number in range(14))  # as many as blimp has
-    row = Row("base", "run_glue", "r.yaml", {}, cells=tuple(Cell(("base",), column, "eval_x") for column in columns))
-    table = dataclasses.replace(TABLE, columns=columns, rows=(row,), published=(), comparisons={})
+    row = Row("base", "run_glue", "r.yaml", {}, scores={(("base",), column): "eval_x" for column in columns})
+    table = dataclasses.replace(TABLE, columns=columns, rows=(row,), published={}, comparisons={})
     record = {"rows": [{"name": "base", "runs": {"42": {"metrics": {"eval_x": 0.5}}}}]}
     report.write_report(table, record, tmp_path)
     with open(tmp_path / "table.csv", encoding="utf-8", newline="") as file:
@@ -246,12 +245,11 @@ def miniature(tmp_path_factory) -> dict[str, str]:
 def test_a_table_of_a_paper_runs_and_goes_on_where_it_was(miniature, repository_root, tmp_path, monkeypatch, capsys):
     """Its runs are carried out in this process."""
 
-    def start(step: runner.Step, *_) -> runner.Job:
-        runner.begin(step)
-        importlib.import_module(step.row.script).main(step.command[2:])
-        return runner.Job(step, Ended(), step.log.open("a", encoding="utf-8"), 0.0)
+    def start(step: Step, *_) -> runner.Job:
+        importlib.import_module(step.row.script).main(step.words)
+        return runner.Job(step, Ended(), "", 0.0)
 
-    monkeypatch.setattr(runner.Job, "start", start)
+    monkeypatch.setattr(runner, "start", start)
     words = ["glue", "--budget", "paper", "--only", "mrpc", "--model", "bert-base", "--output_dir", str(tmp_path)]
     words += ["--data_root", miniature["data_root"], "--models", f"bert-base={miniature['models']['bert-base']}"]
     reproduce.main([*words, "--seeds", "1"])
@@ -295,43 +293,25 @@ def test_a_row_has_the_scores_that_the_table_shows(table, name, miniature, tmp_p
     planned = {step.row.name: step for step in plan(TABLES_OF_PAPERS[table], folders, seeds=1)}
     step = planned[name]
     for need in step.row.needs:
-        importlib.import_module(planned[need].row.script).main(list(planned[need].words))
-    importlib.import_module(step.row.script).main([*step.command[2:], "--max_steps", "2"])
+        importlib.import_module(planned[need].row.script).main(planned[need].words)
+    importlib.import_module(step.row.script).main([*step.words, "--max_steps", "2"])
     metrics = json.loads((step.output / "metrics.json").read_text(encoding="utf-8"))
-    assert {cell.metric for cell in step.row.cells} <= metrics.keys()
+    assert {*step.row.scores.values()} <= metrics.keys()
 
 
 # Several processes
 
 
-def a_step(tmp_path: Path, **changes: object) -> runner.Step:
+def test_a_run_that_finished_in_several_processes_is_finished(tmp_path):
     (tmp_path / "recipe.yaml").write_text(
         "task_name: sst2\ndo_train: true\nper_device_train_batch_size: 16\ngradient_accumulation_steps: 2\n"
     )
     row = Row("run", "run_glue", str(tmp_path / "recipe.yaml"), {"model_name_or_path": Place("model", "bert")})
-    step = runner.make_step(row, 42, "t", Folders(tmp_path, {"bert": "bert"}, tmp_path / "out"), True)
-    return dataclasses.replace(step, **changes)
-
-
-def test_several_processes_make_updates_of_the_recipe_s_size(tmp_path):
-    step = a_step(tmp_path, launcher=("accelerate", "launch", "--num_processes", "4"))
-    assert step.command[:5] == ["accelerate", "launch", "--num_processes", "4", "run_glue.py"]
-    assert runner.executable(step)[:4] == [*step.launcher] and runner.executable(step)[5:] == [*step.words, "--resume"]
-    runner.begin(step)
-    # With --resume, keep_global_batch makes of these what the processes at hand need: tests/training/test_machines.py.
-    assert json.loads((step.output / ".batch.json").read_text(encoding="utf-8")) == {
-        "per_device_train_batch_size": 16,
-        "gradient_accumulation_steps": 2,
-        "processes": 1,
-    }
-
-
-def test_a_run_that_finished_in_several_processes_is_finished(tmp_path):
-    step = a_step(tmp_path)
+    step = Step(row, 42, Folders(tmp_path, {"bert": "bert"}, tmp_path / "out"))
     step.output.mkdir(parents=True)
     for batch, accumulation, finished in ((8, 1, True), (16, 1, False)):
         sizes = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulation}
-        identity = runner.run_identity(dataclasses.replace(runner.parse(step), **sizes), processes=4, absent=True)
+        identity = run_identity(dataclasses.replace(runner.parse(step), **sizes), processes=4, absent=True)
         record = {"seed": 42, "args": sizes, "identity": identity, "hardware": {"processes": 4}}
         (step.output / "metrics.json").write_text(json.dumps(record), encoding="utf-8")
         if finished:
@@ -364,13 +344,11 @@ def what_jobs_see(variable: str, tmp_path: Path, monkeypatch) -> list[str]:
     monkeypatch.setattr(runner, "POLL_SECONDS", 0.01)
     program = f"import os, sys; print(os.environ['{variable}'], file=open(sys.argv[1], 'a'))"
     monkeypatch.setattr(runner, "executable", lambda step: [sys.executable, "-I", "-S", "-c", program, str(seen)])
-    monkeypatch.setattr(runner, "begin", lambda step: None)
     monkeypatch.setattr(runner, "is_finished", lambda step: False)
     seen = tmp_path / "seen"
-    (tmp_path / "t").mkdir()
     one = Row("a", "run_glue", flags={"data_dir": Place("data", ".")}, seeded=False)
     every = [dataclasses.replace(one, name=name) for name in "abc"]
-    runner.run_steps([runner.make_step(row, None, "t", Folders(tmp_path, {}, tmp_path), False) for row in every], 2)
+    runner.run_steps([Step(row, None, Folders(tmp_path, {}, tmp_path)) for row in every], 2)
     lines = seen.read_text(encoding="utf-8").split()
     assert len(lines) == 3
     return lines

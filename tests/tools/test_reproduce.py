@@ -16,16 +16,18 @@ import pytest
 from elmo_gpt_bert.reproduction import __main__ as reproduce
 from elmo_gpt_bert.reproduction import report, runner
 from elmo_gpt_bert.reproduction.runner import Folders, Step, choose, plan
-from elmo_gpt_bert.reproduction.tables import TABLES, Cell, Gap, Place, Published, Row, Table
+from elmo_gpt_bert.reproduction.tables import TABLES, Place, Row, Table
+from elmo_gpt_bert.training import files
 from elmo_gpt_bert.training.errors import FileError, InputError, LaunchError
+from elmo_gpt_bert.training.identity import run_identity
 from tests.support.processes import fork, wait
 
 
-# What stands in for the scripts: a run takes the digest from the driver's mark, and no time. It notes that it ran.
+# What stands in for the scripts: a run is told its identity, and takes no time. It notes that it ran.
 FAKE = """
 import json, sys, time
 from pathlib import Path
-flags = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+flags = dict(zip(sys.argv[2::2], sys.argv[3::2]))
 output = Path(flags["--output_dir"])
 root = Path(flags["--data_dir"])
 with open(root / "calls", "a") as calls:
@@ -35,13 +37,13 @@ while (root / "wait").exists():
 if (root / "fail").exists() and (root / "fail").read_text() == flags["--seed"]:
     sys.exit("the disk is full")
 seed, rate = int(flags["--seed"]), float(flags["--learning_rate"])
-mark = json.loads(Path(f"{output}.json").read_text())
 output.mkdir(exist_ok=True)
 (output / "checkpoint-3").mkdir()
 for name in ("model.safetensors", "README.md"):
     (output / name).touch()
 record = {"eval_accuracy": 0.5 + 0.01 * seed * rate, "train_runtime": 60, "save_runtime": 1.5, "seed": seed}
-record |= {"args": {}, "identity": mark["identity"], "versions": {"python": "3"}, "hardware": {"device": "abacus"}}
+record |= {"args": {}, "identity": json.loads(sys.argv[1])}
+record |= {"versions": {"python": "3"}, "hardware": {"device": "abacus"}}
 (output / "metrics.json").write_text(json.dumps(record))
 """
 CONFIG = {"config_overrides": "hidden_dropout_prob=0"}
@@ -50,8 +52,8 @@ RECORD = '{"table": "tiny", "budget": "small", "environments": [{}], "rows": [{"
 
 def fake_row(name: str, rate: float, **options: object) -> Row:
     flags = {"model_name_or_path": Place("model", "bert"), "data_dir": Place("data", "data"), "learning_rate": rate}
-    cells = (Cell((name,), "score", "eval_accuracy"),)
-    return Row(name, "run_glue", "recipe.yaml", flags, "", "t", "bert", cells, **options)
+    scores = {((name,), "score"): "eval_accuracy"}
+    return Row(name, "run_glue", "recipe.yaml", flags, "", "t", "bert", scores, **options)
 
 
 TABLE = Table(
@@ -60,8 +62,8 @@ TABLE = Table(
     heads=("rate",),
     columns=("score",),
     rows=(fake_row("low", 0.1), fake_row("high", 0.2)),
-    published=(Published(("low",), "a paper's", 91.3),),
-    gaps=(Gap(("none",), "score", "nobody has measured it"),),
+    published={(("low",), "a paper's"): 91.3},
+    gaps={(("none",), "score"): "nobody has measured it"},
 )
 
 
@@ -78,7 +80,8 @@ def fake(tmp_path, monkeypatch) -> Path:
     Path("bert").mkdir()
 
     def executable(step: Step) -> list[str]:
-        return [sys.executable, "-I", "-S", "fake.py", *step.words[1:]]  # starts at once: no packages
+        identity = json.dumps(run_identity(runner.parse(step), absent=True))
+        return [sys.executable, "-I", "-S", "fake.py", identity, *step.words[1:]]  # starts at once: no packages
 
     monkeypatch.setattr(runner, "executable", executable)
     return Path("data/data")
@@ -170,13 +173,14 @@ def test_a_record_that_another_command_has_written_to_keeps_its_runs(fake):
 
 
 def test_another_model_of_the_hub_is_another_run(tmp_path):
-    row = Row("low", "run_glue", flags={"model_name_or_path": Place("hub model", "gpt")}, cells=TABLE.rows[0].cells)
+    row = Row("low", "run_glue", flags={"model_name_or_path": Place("hub model", "gpt")}, scores=TABLE.rows[0].scores)
     table = Table("t", "", ("rate",), ("score",), (row,))
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / "config.json").write_text("{}", encoding="utf-8")
     digests = [
-        runner.content_digests(plan(table, Folders(tmp_path, {"gpt": name}, tmp_path), seeds=1))["low"]
+        runner.digest(step)
         for name in ("openai-community/openai-gpt", "another/gpt", str(tmp_path / "copy"))
+        for step in plan(table, Folders(tmp_path, {"gpt": name}, tmp_path), seeds=1)
     ]
     assert len({*digests}) == 3 and None not in digests
 
@@ -230,26 +234,27 @@ def test_a_file_that_is_no_record_of_the_table_is_one_clear_error(fake, text, pr
 
 
 def test_what_only_recorded_rows_need_is_not_made(tmp_path):
-    cells = TABLE.rows[0].cells
-    first = Row("first", "run_pretraining", cells=cells, seeded=False)
-    second = Row("second", "run_glue", flags={"model_name_or_path": Place("row", "first")}, cells=cells, family="bert")
+    scores = TABLE.rows[0].scores
+    first = Row("first", "run_pretraining", scores=scores, seeded=False)
+    flags = {"model_name_or_path": Place("row", "first")}
+    second = Row("second", "run_glue", flags=flags, scores=scores, family="bert")
     every = plan(Table("t", "", ("rate",), ("score",), (first, second)), Folders(tmp_path, {}, tmp_path), seeds=2)
     recorded = [("first", "42"), ("second", "42")]
-    assert [step.name for step in choose(every, recorded=recorded)] == ["first", "second, seed 43"]
-    assert not choose(every, recorded=[*recorded, ("second", "43")])
+    assert [step.name for step in choose(every, [], [], recorded)] == ["first", "second, seed 43"]
+    assert not choose(every, [], [], [*recorded, ("second", "43")])
     recorded = [("second", "42"), ("second", "43")]  # the first has a score of its own
-    assert [step.name for step in choose(every, recorded=recorded)] == ["first"]
-    assert not choose(every, families=["bert"], recorded=recorded)
+    assert [step.name for step in choose(every, [], [], recorded)] == ["first"]
+    assert not choose(every, [], ["bert"], recorded)
 
 
 def test_all_rows_are_run_with_a_seed_before_the_next_seed(tmp_path):
-    cells = TABLE.rows[0].cells
-    rows = (Row("random", "run_glue", cells=cells), Row("words", "run_ner", cells=cells, seeded=False))
-    rows += (Row("trained", "run_glue", flags={"vectors": Place("row", "words")}, cells=cells),)
+    scores = TABLE.rows[0].scores
+    rows = (Row("random", "run_glue", scores=scores), Row("words", "run_ner", scores=scores, seeded=False))
+    rows += (Row("trained", "run_glue", flags={"vectors": Place("row", "words")}, scores=scores),)
     every = plan(Table("t", "", ("rate",), ("score",), rows), Folders(tmp_path, {}, tmp_path), seeds=2)
     names = ["random, seed 42", "words", "trained, seed 42", "random, seed 43", "trained, seed 43"]
-    assert [step.name for step in choose(every)] == names
-    assert [step.name for step in choose(every, recorded=[("random", "42"), ("words", "42")])] == names[1:]
+    assert [step.name for step in choose(every, [], [], [])] == names
+    assert [step.name for step in choose(every, [], [], [("random", "42"), ("words", "42")])] == names[1:]
 
 
 def test_a_finished_run_keeps_its_results_only(fake, monkeypatch):
@@ -266,10 +271,10 @@ def test_a_finished_run_keeps_its_results_only(fake, monkeypatch):
 
 
 def test_checkpoints_that_another_row_begins_with_stay(tmp_path):
-    cells, files = TABLE.rows[0].cells, {"metrics.json", "README.md", "model.safetensors", "checkpoint-3"}
+    scores, files = TABLE.rows[0].scores, {"metrics.json", "README.md", "model.safetensors", "checkpoint-3"}
     first = Row("first", "run_pretraining", seeded=False)
     for start, expected in (("checkpoint-3", files), ("", files - {"checkpoint-3"})):
-        second = Row("second", "run_glue", flags={"model_name_or_path": Place("row", "first", start)}, cells=cells)
+        second = Row("second", "run_glue", flags={"model_name_or_path": Place("row", "first", start)}, scores=scores)
         step, _ = plan(Table("t", "", ("rate",), ("score",), (first, second)), Folders(tmp_path, {}, tmp_path), 1)
         (step.output / "checkpoint-3").mkdir(parents=True, exist_ok=True)
         for name in files - {"checkpoint-3"}:
@@ -347,17 +352,17 @@ def test_a_file_that_changes_during_a_run_fails_that_run_only(fake, capsys):
 
 
 def test_a_step_that_cannot_begin_fails_alone(fake, monkeypatch, capsys):
-    begin = runner.begin
+    make_folder = files.make_folder
 
-    def disk_is_full_once(step: Step) -> None:
-        if step.row.name == "low":
-            raise FileError("cannot write seed-42.json: No space left on device")
-        begin(step)
+    def disk_is_full_once(folder: Path) -> None:
+        if folder.name == "low":
+            raise FileError("cannot write low: No space left on device")
+        make_folder(folder)
 
-    monkeypatch.setattr(runner, "begin", disk_is_full_once)
+    monkeypatch.setattr(files, "make_folder", disk_is_full_once)
     with pytest.raises(LaunchError, match="1 of 2 steps failed: low, seed 42"):
         run("--seeds", "1")
-    assert "low, seed 42: FAILED: cannot write seed-42.json: No space left on device" in capsys.readouterr().out
+    assert "low, seed 42: FAILED: cannot write low: No space left on device" in capsys.readouterr().out
     assert calls(fake) == ["42 0.2"]
 
 
@@ -392,35 +397,51 @@ def test_results_of_another_model_in_the_same_folder_are_not_taken_for_these(fak
 
 def test_rows_wait_for_those_that_they_need_and_fail_with_them(tmp_path):
     first = Row("first", "run_pretraining", flags={"config_overrides": "a=1"}, seeded=False)
-    second = Row("second", "run_glue", flags={"model_name_or_path": Place("row", "first")}, cells=TABLE.rows[0].cells)
+    flags = {"model_name_or_path": Place("row", "first")}
+    second = Row("second", "run_glue", flags=flags, scores=TABLE.rows[0].scores)
     table = Table("t", "", ("rate",), ("score",), (first, second))
-    folders = Folders(tmp_path, {}, tmp_path)
-    one, other = plan(table, folders, seeds=1)
-    assert one.is_kept and not other.is_kept and str(tmp_path / "t" / "first") in other.words
-    progress = runner.Progress([other, one], {})
-    assert progress.next_step([]) is one
-    assert progress.next_step([runner.Job(one, None, None, 0)]) is None
-    progress.fail(one, "no space")
-    assert progress.next_step([]) is None and progress.failures["second, seed 42"] == "it needs first"
+    one, other = plan(table, Folders(tmp_path, {}, tmp_path), seeds=1)
+    assert one.kept and not other.kept and str(tmp_path / "first") in other.words
+    waiting = [other, one]
+    assert runner.take_next(waiting, []) is one
+    assert runner.take_next(waiting, [runner.Job(one, None, "", 0)]) is None
+    assert runner.take_next(waiting, []) is other and not waiting
+    with pytest.raises(LaunchError, match="^it needs first$"):
+        runner.has_to_run(other, {"first": "no space"})
 
 
-def test_a_conversion_with_other_input_is_made_anew(fake):
-    row = Row(
-        "words",
-        "elmo_gpt_bert.convert.vectors",
-        flags={"model": Place("model", "bert"), "texts": Place("data", "text")},
-        seeded=False,
-    )
-    step = runner.make_step(row, None, "tiny", Folders(Path("data"), {"bert": Path("bert")}, Path("runs")), True)
-    for path in ("bert/SHA256SUMS", "bert/config.json", "data/text"):
-        Path(path).write_text("before", encoding="utf-8")
-        runner.begin(step)
+def a_conversion(program: str, monkeypatch) -> Step:
+    """A step that reads a model and a text; in place of the script, it runs this program."""
+    monkeypatch.setattr(runner, "executable", lambda step: [sys.executable, "-I", "-S", "-c", program])
+    flags = {"model": Place("model", "bert"), "texts": Place("data", "text")}
+    row = Row("words", "elmo_gpt_bert.convert.vectors", flags=flags, seeded=False)
+    return Step(row, None, Folders(Path("data"), {"bert": "bert"}, Path("runs")))
+
+
+def test_a_conversion_with_other_input_is_made_anew(fake, monkeypatch):
+    step = a_conversion("", monkeypatch)
+    paths = ("bert/SHA256SUMS", "bert/config.json", "data/text")
+    for path in paths:
+        for name in paths:
+            Path(name).write_text("before", encoding="utf-8")
+        runner.start(step, 1, "").process.wait()
         assert not step.output.exists() and not runner.is_finished(step)
         step.output.mkdir()
+        assert not runner.is_finished(step)
         runner.complete(step)
         assert runner.is_finished(step)
         Path(path).write_text("after", encoding="utf-8")
         assert not runner.is_finished(step)
+
+
+def test_a_conversion_whose_input_changes_meanwhile_has_failed(fake, monkeypatch):
+    step = a_conversion("import os; os.mkdir('runs/words'); open('data/text', 'w').write('after')", monkeypatch)
+    Path("data/text").write_text("before", encoding="utf-8")
+    job = runner.start(step, 1, "")
+    assert job.process.wait() == 0
+    with pytest.raises(InputError, match="^a file that it reads has changed since it began$"):
+        runner.finish(job)
+    assert not runner.is_finished(step)
 
 
 def test_a_model_that_is_missing_is_named(fake, capsys):
@@ -434,8 +455,6 @@ def test_a_model_that_is_missing_is_named(fake, capsys):
     "flags, problem",
     [
         (["--budget", "paper"], "--budget paper: tiny has only --budget small"),
-        (["--launcher", "accelerat launch"], "--launcher accelerat launch: there is no program accelerat"),
-        (["--launcher", "'torchrun"], "--launcher 'torchrun: No closing quotation"),
         (["--only", "mnli"], "--only mnli is none of t, which tiny has"),
         (["--model", "gpt"], "--model gpt is none of bert"),
         (["--models", "gtp=x"], "--models gtp=x must be NAME=FOLDER, with one of the names bert, gpt"),

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from elmo_gpt_bert.reproduction import tables
-from elmo_gpt_bert.reproduction.tables import TABLES, Cell, Place, Published, read_rows, read_table
+from elmo_gpt_bert.reproduction.tables import TABLES, Place, read_rows, read_table
 from elmo_gpt_bert.training import reporting
 from elmo_gpt_bert.training.errors import InputError
 from tests.conftest import ROOT
@@ -56,7 +56,7 @@ def test_a_row_is_there_for_each_record_and_rows_of_one_name_are_one_run():
     assert list(rows) == ["cola/1_layers", "cola/2_layers", "sst2/1_layers", "sst2/2_layers"]
     last = rows["sst2/2_layers"]
     assert last.flags == {"data_dir": Place("data", "glue/sst2"), "reinit_layers": 2}
-    assert last.cells == (Cell(("sst2",), "dev", "eval_accuracy"), Cell(("again",), "dev", "eval_f1"))
+    assert last.scores == {(("sst2",), "dev"): "eval_accuracy", (("again",), "dev"): "eval_f1"}
 
 
 def test_two_rows_of_one_name_that_do_not_run_the_same_are_an_error():
@@ -75,9 +75,9 @@ def test_the_name_of_a_row_is_a_folder_and_what_it_begins_with_is_above_it_and_h
 
 @EACH_TABLE
 def test_each_score_stands_in_a_column_of_the_table_and_each_comparison_is_of_two(table):
-    for cell in (cell for row in table.rows for cell in row.cells):
-        assert len(cell.line) == len(table.heads) and cell.column in table.columns, cell
-        assert {type(text) for text in (*cell.line, cell.column, cell.metric)} == {str}, f"{cell} needs quotes"
+    for (line, column), metric in (item for row in table.rows for item in row.scores.items()):
+        assert len(line) == len(table.heads) and column in table.columns, line
+        assert {type(text) for text in (*line, column, metric)} == {str}, f"{line}, {column} needs quotes"
     assert table.comparisons.keys() <= {*table.columns}
     assert {*table.comparisons.values()} <= {*table.published_columns}
 
@@ -87,7 +87,7 @@ def test_a_row_with_a_line_has_scores():
     entries = [
         entry for budgets in content["tables"].values() for table in budgets.values() for entry in table["rows"]
     ]
-    rows = [tables.fill(row, names) for row, names in tables.expand([*content["runs"], *entries])]
+    rows = list(tables.expand([*content["runs"], *entries]))
     assert rows and all(bool(row.get("line")) == bool(row.get("scores")) for row in rows)
 
 
@@ -98,4 +98,4 @@ def test_the_table_of_the_guide_can_be_read():
     table = read_table("rates", "paper", entry, runs)
     first, second = table.rows
     assert first.flags == runs["gpt/cola"].flags and second.flags == runs["gpt/cola"].flags | {"learning_rate": 0.0001}
-    assert table.published == (Published(("6.25e-5",), "GPT's paper, table 5: test", 45.4),)
+    assert table.published == {(("6.25e-5",), "GPT's paper, table 5: test"): 45.4}

@@ -247,7 +247,7 @@ def test_a_file_that_is_not_trivia_qas_is_an_error(tmp_path, content, message):
 
 def test_an_output_that_cannot_be_written_and_a_length_that_is_none_are_errors(tmp_path):
     flags = write_release(tmp_path, [datum(1, PINA, "Caf\u00e9_M\u00fcller.txt")])
-    assert "max_tokens must be positive, not 0" in fails([*flags, "--max_tokens", "0"])
+    assert "--max_tokens must be positive, not 0" in fails([*flags, "--max_tokens", "0"])
     assert "cannot write" in fails([*flags, "--output", str(tmp_path / "nowhere" / "a.json")])
 
 

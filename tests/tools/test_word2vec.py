@@ -329,7 +329,7 @@ def test_what_cannot_be_scored_is_one_clear_error(similar, tmp_path):
     pairs = ["--similarity_files", similar]
     (tmp_path / "other.txt").write_text("unheard 0.5 0.25\n")
     message = fails(tmp_path / "other.txt", *pairs, program=word_similarity)
-    assert "other.txt holds no vector for any word in similarity_files" in message
+    assert "other.txt holds no vector for any word in --similarity_files" in message
     message = fails(tmp_path / "nothing", *pairs, program=word_similarity)
     assert "nothing is neither a file of vectors nor a model: " in message
     (tmp_path / "bad.txt").write_text("one two\n")

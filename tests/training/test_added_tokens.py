@@ -107,7 +107,7 @@ def test_rows_that_nothing_trains_are_one_error_with_its_remedy(gpt, gpt_run, tm
     model = gpt if kind == "folder" else write_gpt_config(tmp_path)
     args = gpt_run(model_name_or_path=str(model), tokenizer_name=str(gpt), do_train=False, do_eval=True)
     sizes = f"gpt has {len(vocabulary()) + 3} entries, the model .* only {len(vocabulary())}"
-    remedy = "train first, with train=True"
+    remedy = "train first, with --do_train"
     with pytest.raises(
         ValueError, match=f"{sizes}: {TASK_TOKENS} were added to it and are new to the model: {remedy}"
     ):
@@ -150,5 +150,5 @@ def test_a_checkpoint_that_reads_both_orders_is_not_scored_with_one(gpt_run, wit
     load(gpt_run(config_overrides="both_orders=true")).save_pretrained(tmp_path / "pairs")
     changes = {"model_name_or_path": str(tmp_path / "pairs"), **with_task_tokens}
     assert load(gpt_run(**changes)).config.both_orders
-    with pytest.raises(ValueError, match="pairs: it reads pairs in both orders, which implementation transf"):
+    with pytest.raises(ValueError, match="pairs: it reads pairs in both orders, which --implementation trans"):
         load(gpt_run(**changes, implementation="transformers"))

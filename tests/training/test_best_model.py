@@ -155,7 +155,7 @@ def test_a_run_that_ended_early_stays_so_when_resumed(scored, changes):
 
 def test_a_metric_that_does_not_exist_is_an_error_before_training(scored, monkeypatch):
     monkeypatch.setattr(loop._Training, "update", lambda *_: pytest.fail("trained"))
-    with pytest.raises(ValueError, match="^metric f1 is none of accuracy, loss"):
+    with pytest.raises(ValueError, match="^--metric_for_best_model f1 is none of accuracy, loss"):
         scored(metric_for_best_model="f1")
 
 

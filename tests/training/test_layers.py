@@ -138,11 +138,13 @@ def test_elmos_layers_start_anew_where_they_are_trained_also_if_other_lists_are_
 
 def test_what_cannot_be_frozen_or_renewed_is_one_clear_error():
     model = MODELS["BERT, classifier"]()
-    with pytest.raises(ValueError, match=f"^count {LAYERS + 1}: .* has {LAYERS} layers, give no more$"):
+    with pytest.raises(ValueError, match=f"^--freeze_layers {LAYERS + 1}: .* has {LAYERS} layers, give no more$"):
         freeze_layers(model, LAYERS + 1)
-    with pytest.raises(ValueError, match=f"^count 2 and count 2 are more than the {LAYERS} layers of ZooBert"):
+    with pytest.raises(
+        ValueError, match=f"^--freeze_layers 2 and --reinit_layers 2 are more than the {LAYERS} layers of ZooBert"
+    ):
         freeze_layers(model, 2, reinitialized=2)
-    with pytest.raises(ValueError, match="does not train them in any case: .* config_overrides freeze_bilm=false$"):
+    with pytest.raises(ValueError, match="does not train them in any case: .* --config_overrides freeze_bilm=false$"):
         freeze_layers(elmo(freeze_bilm=True), 1)
     with pytest.raises(ValueError, match="does not train its layers, which would stay random: .*freeze_bilm=false$"):
         reinitialize_layers(elmo(freeze_bilm=True), 1)
@@ -150,10 +152,12 @@ def test_what_cannot_be_frozen_or_renewed_is_one_clear_error():
     freeze_layers(model, LAYERS)
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert {name.split(".")[-2] for name in trained} == {"dense", "classifier"} and len(trained) == 4  # the pooler's
-    with pytest.raises(ValueError, match=f"^count {LAYERS} leaves nothing of ZooGPTLMHeadModel to train"):
+    with pytest.raises(ValueError, match=f"^--freeze_layers {LAYERS} leaves nothing of ZooGPTLMHeadModel to train"):
         freeze_layers(MODELS["GPT, tied LM"](), LAYERS)
     pictures = transformers.ResNetConfig(embedding_size=4, hidden_sizes=[4], depths=[1], layer_type="basic")
-    with pytest.raises(ValueError, match="^count needs layers, and ResNetConfig names no number of them: leave count"):
+    with pytest.raises(
+        ValueError, match="^--freeze_layers needs layers, and ResNetConfig names no number of them: leave --f"
+    ):
         freeze_layers(transformers.ResNetForImageClassification(pictures), 1)
 
 

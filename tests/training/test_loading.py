@@ -196,7 +196,7 @@ def test_a_vocab_file_that_is_not_berts_is_an_error(run, tmp_path, content, mess
 def test_a_folder_without_tokenizer_is_not_taken_for_one_without_words(evaluation, saved):
     for path in saved.glob("tokenizer*"):
         path.unlink()
-    with pytest.raises(ValueError, match="no tokenizer files.* tokenizer_name may name a vocab.txt"):
+    with pytest.raises(ValueError, match="no tokenizer files.* --tokenizer_name may name a vocab.txt"):
         load_tokenizer(evaluation)
 
 
@@ -224,7 +224,7 @@ def test_a_broken_tokenizer_is_an_error_that_names_its_folder(evaluation, saved,
     contents = {"a list": "[1]", "half": text[: len(text) // 2], "a panic of the library": json.dumps(strange)}
     path.write_text(contents[damage], encoding="utf-8")
     configure(saved / "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")  # takes the file as it is
-    with pytest.raises(ValueError, match=r"cannot load .*saved: .* tokenizer_name may name a vocab.txt") as info:
+    with pytest.raises(ValueError, match=r"cannot load .*saved: .* --tokenizer_name may name a vocab.txt") as info:
         load_tokenizer(evaluation)
     assert ("tokenizer.json is not JSON" in str(info.value)) == (damage == "half")
     assert ("PanicException" in str(info.value)) == (damage == "a panic of the library")
@@ -277,7 +277,7 @@ def test_a_tokenizer_without_padding_is_one_error(evaluation, saved):
     tokenizer.pad_token = None
     tokenizer.save_pretrained(saved)
     configure(saved / "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast", pad_token=None)
-    with pytest.raises(ValueError, match="saved has no padding token, .*give its folder as tokenizer_name"):
+    with pytest.raises(ValueError, match="saved has no padding token, .*give its folder as --tokenizer_name"):
         load_tokenizer(evaluation)
 
 
@@ -523,12 +523,12 @@ def test_pickled_weights_that_are_cut_or_changed_are_an_error(evaluation, saved,
 
 
 def test_a_head_that_the_family_lacks_is_an_error(fine_tuning, run):
-    with pytest.raises(ValueError, match="saved: ZooBertConfig has no AutoModelForSpeech.* another implementation"):
+    with pytest.raises(ValueError, match="saved: ZooBertConfig has no AutoModelForSpeech.* another --implementation"):
         load(fine_tuning, transformers.AutoModelForSpeechSeq2Seq)
     with pytest.raises(ValueError, match="saved: is_decoder=False: .* does not decode, .*BertLMHeadModel"):
         load(fine_tuning, AutoModelForCausalLM)
     args = run(implementation="transformers", model_name_or_path=fine_tuning.model_name_or_path)
-    with pytest.raises(ValueError, match="saved: BertConfig has no AutoModelForSpeech.* another implementation"):
+    with pytest.raises(ValueError, match="saved: BertConfig has no AutoModelForSpeech.* another --implementation"):
         load(args, transformers.AutoModelForSpeechSeq2Seq)
 
 
@@ -547,7 +547,7 @@ def test_an_attention_is_refused_by_a_model_that_attends_to_nothing(run, tmp_pat
 
 def test_a_package_that_lacks_is_one_line_from_here(run, saved, monkeypatch):
     monkeypatch.setitem(sys.modules, "flash_attn", None)
-    with pytest.raises(ImportError, match=r"^cannot load .*saved: .*Flash.*or attn_implementation.$") as info:
+    with pytest.raises(ImportError, match=r"^cannot load .*saved: .*Flash.*or --attn_implementation.$") as info:
         load(run(model_name_or_path=str(saved), attn_implementation="flash_attention_2"))
     assert info.traceback[-1].path.name == "loading.py"  # so a script's command prints the message alone
 
@@ -570,7 +570,7 @@ def test_a_checkpoints_own_code_runs_only_when_trusted(run, saved, monkeypatch, 
     )
     auto_map = {"AutoConfig": "strange.StrangeConfig", "AutoModelForSequenceClassification": "strange.Strange"}
     configure(saved / "config.json", model_type="strange", auto_map=auto_map)
-    with pytest.raises(ValueError, match="trust_remote_code"):
+    with pytest.raises(ValueError, match="--trust_remote_code"):
         load(run(model_name_or_path=str(saved)))
     loaded = load(run(model_name_or_path=str(saved), trust_remote_code=True))
     tensors = load_file(saved / "model.safetensors")

@@ -151,7 +151,8 @@ def test_a_run_that_is_restarted_by_its_launcher_keeps_its_batch(run, tmp_path, 
 
 def test_processes_that_cannot_share_an_update_are_refused(run, tmp_path, monkeypatch):
     (tmp_path / "out").mkdir()
-    launching.write_batch(tmp_path / "out", run(), processes=2)  # of four examples each
+    began = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1, "processes": 2}
+    (tmp_path / "out" / ".batch.json").write_text(json.dumps(began), encoding="utf-8")
     monkeypatch.setattr(launching, "PartialState", lambda: SimpleNamespace(num_processes=3, is_main_process=True))
     with pytest.raises(InputError, match="2 processes and 8 examples in an update, which 3 processes cannot share"):
         launching.keep_global_batch(run(resume=True))
@@ -170,7 +171,9 @@ def test_a_finished_seed_is_the_same_run_whatever_its_number_of_processes(run):
 def as_on_two_machines(tmp_path: Path, argv: list[str]) -> None:
     """What one of two processes does, each on a machine with a folder of its own."""
     folder = tmp_path / os.environ["RANK"]
-    with pytest.raises(InputError, match=r"output_dir .*out is not shared: \S+ \(process 1\) does not see it: choose"):
+    with pytest.raises(
+        InputError, match=r"--output_dir .*out is not shared: \S+ \(process 1\) does not see it: choose"
+    ):
         run_glue.main([*argv, "--output_dir", str(folder / "out")])
     assert [path.name for path in (folder / "out").glob("*")] == ["checkpoint-2"] * ("--resume" in argv)
 

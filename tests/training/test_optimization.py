@@ -340,10 +340,12 @@ def test_muon_takes_its_gradients_from_a_closure_and_leaves_frozen_parameters_al
 def test_muon_without_hidden_matrices_or_in_an_older_torch_is_one_clear_error(run, monkeypatch):
     model = masked_lm()
     model.bert.requires_grad_(False)
-    with pytest.raises(ValueError, match="^optim muon trains hidden matrices, and ZooBertForMaskedLM trains none"):
+    with pytest.raises(ValueError, match="^--optim muon trains hidden matrices, and ZooBertForMaskedLM trains none"):
         build_optimizer(model, run(optim="muon"))
     monkeypatch.delattr(torch.optim, "Muon")
-    with pytest.raises(ImportError, match=f"^optim muon needs torch 2.9 or later, not {re.escape(torch.__version__)}"):
+    with pytest.raises(
+        ImportError, match=f"^--optim muon needs torch 2.9 or later, not {re.escape(torch.__version__)}"
+    ):
         MuonWithAdamW([])
 
 
@@ -469,13 +471,13 @@ def test_no_layers_to_reset_changes_nothing_in_any_model():
 
 def test_more_layers_than_there_are_is_one_clear_error():
     model = modeling.ZooBertModel(stock_config())
-    with pytest.raises(ValueError, match=f"^count {LAYERS + 1}: ZooBertModel has {LAYERS} layers"):
+    with pytest.raises(ValueError, match=f"^--reinit_layers {LAYERS + 1}: ZooBertModel has {LAYERS} layers"):
         reinitialize_layers(model, LAYERS + 1)
     reinitialize_layers(model, LAYERS)
 
 
 def test_a_model_without_a_list_of_its_layers_is_one_clear_error(run):
-    with pytest.raises(ValueError, match="^count needs .* AlbertModel has 0 .*: leave"):
+    with pytest.raises(ValueError, match="^--reinit_layers needs .* AlbertModel has 0 .*: leave"):
         reinitialize_layers(shared_layers(), 1)
     assert len(build_optimizer(shared_layers(), run()).param_groups) == 2
 

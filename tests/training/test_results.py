@@ -86,7 +86,7 @@ def test_the_main_score_is_the_first_and_a_loss_is_better_when_it_is_lower():
     results = CLASSES | {"eval_accuracy_mm": 0.25, "eval_loss_mm": 0.1}
     assert goodness(results, None) == 0.5 and goodness(results, "accuracy_mm") == 0.25
     assert goodness(results, "eval_loss_mm") == -0.1
-    with pytest.raises(InputError, match="metric f1 is none of accuracy, loss, accuracy_mm, loss_mm"):
+    with pytest.raises(InputError, match="--metric_for_best_model f1 is none of accuracy, loss, accuracy_mm, loss_mm"):
         goodness(results, "f1")
 
 
@@ -96,7 +96,7 @@ COUNTS = [(CLASSES, "predicted_classes_mm"), (SQUAD, "HasAns_total"), (ENTITIES,
 @pytest.mark.parametrize("results, count", COUNTS)
 def test_a_count_chooses_no_model(results, count):
     assert f"eval_{count}" in results
-    with pytest.raises(InputError, match=f"metric {count} is none of"):
+    with pytest.raises(InputError, match=f"--metric_for_best_model {count} is none of"):
         goodness(results, count)
 
 

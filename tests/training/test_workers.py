@@ -58,12 +58,12 @@ def test_the_workers_of_the_script_on_pairs_change_no_bit(tmp_path):
 
 def test_a_worker_that_is_killed_is_one_clear_error_and_ends_the_others(tmp_path, monkeypatch):
     main, argv = make_run(tmp_path, "bert glue")
-    update = loop._Training.update
+    update, others = loop._Training.update, {*multiprocessing.active_children()}  # of earlier tests
 
     def kill_at_3(self, *args):
         update(self, *args)
         if self.progress.update == 3:
-            os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+            os.kill(({*multiprocessing.active_children()} - others).pop().pid, signal.SIGKILL)
 
     monkeypatch.setattr(loop._Training, "update", kill_at_3)
     argv += ["--max_steps", "300", "--per_device_train_batch_size", "1", "--output_dir", str(tmp_path / "out")]

@@ -22,9 +22,8 @@ from accelerate import PartialState
 from datasets import ClassLabel, Dataset, DatasetDict
 
 from elmo_gpt_bert.metrics.entities import OUTSIDE, ends, split_tag, starts
-from elmo_gpt_bert.tasks.columns import DOCUMENT, LABEL_COLUMN, TEXT_COLUMN, Sentence, read_columns
+from elmo_gpt_bert.tasks.columns import DOCUMENT, Sentence, read_columns
 from elmo_gpt_bert.tasks.rows import (
-    DATA_DIR,
     check_folder,
     columns,
     hub_splits,
@@ -32,9 +31,8 @@ from elmo_gpt_bert.tasks.rows import (
     part_of,
     read_json_lines,
     read_lines,
-    split_file,
 )
-from elmo_gpt_bert.training.errors import InputError, MissingFileError, Parameter
+from elmo_gpt_bert.training.errors import InputError, MissingFileError
 from elmo_gpt_bert.training.files import plain, shown
 
 
@@ -47,12 +45,10 @@ FOLDERS = (
     {"train": "train.char.bmes", "validation": "dev.char.bmes", "test": "test.char.bmes"},
 )
 WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags")  # the default columns, the first that exists
-TAG_NAMES = Parameter("tag_names")
-NUMBERS = (": give ", TAG_NAMES, ", the names of 0, 1 and so on, which the features of a data set list")
+NUMBERS = ": give --tag_names, the names of 0, 1 and so on, which the features of a data set list"
 NO_NAMES = ": give all of them, or leave it out where tags are no numbers"
-REMEDY = (": ", TEXT_COLUMN, " and ", LABEL_COLUMN, " choose other columns")
-OTHER_FILES = (split_file("train"), ", ", split_file("validation"), " and ", split_file("test"))
-SCHEME = Parameter("scheme", "data_scheme")
+REMEDY = ": --text_column_name and --label_column_name choose other columns"
+OTHER_FILES = "--train_file, --validation_file and --test_file"
 SCHEMES = {"iob1": "BI", "iob2": "BI", "bioes": "BIES"}  # the prefixes of tags other than O
 BIOES = {"M": "I", "L": "E", "U": "S"}  # prefixes of BMES and BILOU -> those of BIOES
 TAG = re.compile("O|[BIESMLU](-.+)?")
@@ -90,8 +86,7 @@ def find_folder_files(data_dir: Path, splits: Collection[str]) -> dict[str, str]
         if all(Path(file).is_file() for file in files.values()):
             return files
     wanted = "; or ".join(", ".join(names[split] for split in splits) for names in FOLDERS)
-    problem = f" {data_dir} does not hold {wanted}: "
-    raise MissingFileError(DATA_DIR, problem, split_file("train"), " and so on take other names")
+    raise MissingFileError(f"--data_dir {data_dir} does not hold {wanted}: --train_file and so on take other names")
 
 
 def read_files(
@@ -125,7 +120,7 @@ def read_files(
         if path.suffix.lower() in (".json", ".jsonl"):
             sentences = _from_rows(read_json_lines(path), str(path), text_column, label_column, tagged, tag_names)
         elif tag_names is not None:
-            raise InputError(TAG_NAMES, f" are those of tags that are numbers, in JSON lines, but {path} is none")
+            raise InputError(f"--tag_names are those of tags that are numbers, in JSON lines, but {path} is none")
         else:
             sentences = read_columns(read_lines(path), path, text_column, label_column, tagged)
         if held_out is not None and split != "test":
@@ -195,7 +190,7 @@ def _from_rows(
             if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
                 are_numbers = isinstance(values, list) and all(isinstance(value, int) for value in values)
                 problem = f"{source}:{line}: {name} must be a list of strings, but is {shown(values)}"
-                raise InputError(problem, *(NUMBERS if are_numbers else ()))
+                raise InputError(f"{problem}{NUMBERS if are_numbers else ''}")
         words, tags = lists if label else (*lists, None)
         if label and len(tags) != len(words):
             raise InputError(f"{source}:{line}: {len(words)} {text}, but {len(tags)} {label}")
@@ -213,15 +208,17 @@ def _named(tags: Any, names: Sequence[str], where: str) -> Any:
     """
     if not isinstance(tags, list) or not all(type(tag) is int for tag in tags):
         if other := [tag for tag in tags if isinstance(tag, str) and tag not in names]:
-            raise InputError(f"{where} has the tag {shown(other[0])}, which is none of ", TAG_NAMES, NO_NAMES)
+            raise InputError(f"{where} has the tag {shown(other[0])}, which is none of --tag_names{NO_NAMES}")
         return tags
     for tag in tags:
         if not 0 <= tag < len(names):
-            problem = f"{where} has the number {tag}, but "
-            raise InputError(problem, TAG_NAMES, f" has {len(names)} names, of 0 to {len(names) - 1}")
+            names_of = f"{len(names)} names, of 0 to {len(names) - 1}"
+            raise InputError(f"{where} has the number {tag}, but --tag_names has {names_of}")
         if not TAG.fullmatch(names[tag]):
-            problem = f" calls the number {tag} {shown(names[tag])}, which is none of {_forms('BIES')}: "
-            raise InputError(f"{where}: ", TAG_NAMES, problem, _correction(names[tag]))
+            raise InputError(
+                f"{where}: --tag_names calls the number {tag} {shown(names[tag])}, which is none of {_forms('BIES')}: "
+                f"{_correction(names[tag])}"
+            )
     return [names[tag] for tag in tags]
 
 
@@ -281,9 +278,8 @@ def check_prefixes(sentences: list[Sentence], prefixes: str) -> None:
         sentence, word = mistake
         raise InputError(
             f"{sentence.place(word)}: {shown(sentence.tags[word])}, the tag of {shown(sentence.words[word])}, is none "
-            f"of {_forms(prefixes)}: {_correction(sentence.tags[word])}, or let ",
-            LABEL_COLUMN,
-            " name the column of the tags",
+            f"of {_forms(prefixes)}: {_correction(sentence.tags[word])}, or let --label_column_name name the column "
+            "of the tags"
         )
 
 
@@ -310,10 +306,9 @@ def check_scheme(sentences: list[Sentence], scheme: str) -> None:
         sentence, word = mistake
         place = sentence.place(min(word, len(sentence.words) - 1))
         around = ["the sentence's start", *map(plain, sentence.tags), "the sentence's end"]
-        remedy = (", or give ", SCHEME, " iob1, which lets an entity begin with I") if scheme == "iob2" else ""
+        other = ", or give --data_scheme iob1, which lets an entity begin with I" if scheme == "iob2" else ""
         raise InputError(
-            f"{place}: {around[word + 1]} after {around[word]} is a mistake in {scheme.upper()}: correct it",
-            remedy,
+            f"{place}: {around[word + 1]} after {around[word]} is a mistake in {scheme.upper()}: correct it{other}"
         )
 
 

@@ -26,7 +26,7 @@ from elmo_gpt_bert.tasks.columns import BREAK, DOCUMENT
 from elmo_gpt_bert.tasks.features import report_known_words
 from elmo_gpt_bert.tasks.ner.data import convert_tags, count_entities, entity_types, label_names
 from elmo_gpt_bert.training.batches import IGNORED, in_pieces
-from elmo_gpt_bert.training.errors import InputError, Parameter
+from elmo_gpt_bert.training.errors import InputError
 
 
 if TYPE_CHECKING:
@@ -58,18 +58,16 @@ def class_names(
         types = entity_types(data["train"]["tags"])
         if not types:
             raise InputError(
-                "the training data have no entity, all tags are O: choose the column of the tags with ",
-                Parameter("label_column", "label_column_name"),
-                ", or add examples with entities",
+                "the training data have no entity, all tags are O: choose the column of the tags with "
+                "--label_column_name, or add examples with entities"
             )
         check_types(data, types, "the training data")
         wanted = label_names(types, tag_scheme)
         return (names if sorted(names) == sorted(wanted) else wanted), tag_scheme
     if not all(re.fullmatch("O|[BIES](-.+)?", name) for name in names):
         raise InputError(
-            f"{model_name} tells {', '.join(names)} apart, which are not tags of entities: train it with ",
-            Parameter("train=True", "do_train"),
-            ", or name its tags in the id2label of its config.json",
+            f"{model_name} tells {', '.join(names)} apart, which are not tags of entities: train it with --do_train, "
+            "or name its tags in the id2label of its config.json"
         )
     check_types(data, entity_types([names]), model_name)
     return names, "bioes" if any(name[0] in "ES" for name in names) else "iob2"
@@ -140,8 +138,7 @@ def _labelled(features: Dataset, length: int) -> Dataset:
     """The features with a labelled token; nothing is learned from the others. Raises ValueError if there are none."""
     is_labelled = [max(labels, default=IGNORED) >= 0 for labels in features["labels"]]
     if not any(is_labelled):
-        limit = Parameter("length", "max_seq_length")
-        raise InputError("no word of the training data has a token: ", limit, f" is {length}")
+        raise InputError(f"no word of the training data has a token: --max_seq_length is {length}")
     return features.select(np.flatnonzero(is_labelled))
 
 
@@ -173,8 +170,8 @@ def place_windows(
     if document_context:
         if "document" not in examples.column_names:
             raise InputError(
-                Parameter("document_context"),
-                " needs documents: lines with -DOCSTART-, or a column document; the data have neither",
+                "--document_context needs documents: lines with -DOCSTART-, or a column document; "
+                "the data have neither"
             )
         documents = []
         for _, rows in groupby(zip(examples["document"], sentences, strict=True), key=itemgetter(0)):

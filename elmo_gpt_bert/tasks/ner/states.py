@@ -28,7 +28,7 @@ from filelock import FileLock, Timeout
 from safetensors import safe_open
 
 from elmo_gpt_bert.training.batches import Collate
-from elmo_gpt_bert.training.errors import InputError, Parameter, as_user_errors
+from elmo_gpt_bert.training.errors import InputError, as_user_errors
 from elmo_gpt_bert.training.files import load_tensors, save_tensors, writing
 from elmo_gpt_bert.training.identity import digest, model_digest
 from elmo_gpt_bert.training.processes import check_shared, on_main
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 
 STATES = "layer_states"
-CACHE = Parameter("state_cache")
 FILE = 256  # examples in a file
 PATIENCE = 5.0  # seconds until all processes ask again whether another run has finished its states
 
@@ -60,7 +59,7 @@ def cache_states(
     is not frozen or its states depend on earlier calls, and OSError if the states cannot be written.
     """
     if STATES not in inspect.signature(model.forward).parameters:
-        raise InputError(CACHE, f" keeps the states of a frozen base model, and {type(model).__name__} has none")
+        raise InputError(f"--state_cache keeps the states of a frozen base model, and {type(model).__name__} has none")
     model.to(accelerator.device).eval()
     _check_frozen(model.base_model, collate([next(iter(features.values()))[0]]), accelerator)
     base = [_digest_of(model.base_model), accelerator.mixed_precision, torch.get_float32_matmul_precision()]
@@ -86,16 +85,14 @@ def _check_frozen(base: PreTrainedModel, batch: dict[str, torch.Tensor], acceler
         first, again = (_states(base, batch, accelerator) for _ in range(2))
     if first.requires_grad:
         raise InputError(
-            CACHE,
-            f" needs a frozen base model, and the states of {type(base).__name__} are trained: leave "
-            "out the cache, or freeze the model in its configuration",
+            f"--state_cache needs a frozen base model, and the states of {type(base).__name__} are trained: leave out "
+            "the cache, or freeze the model in its configuration"
         )
     if not torch.allclose(first, again, atol=1e-5):
         raise InputError(
-            CACHE,
-            f" needs states that depend only on their example, and {type(base).__name__} gives "
-            "others at a second call: leave out the cache, or start each sentence from the same LSTM state (ELMo: the "
-            "state zero or warm)",
+            f"--state_cache needs states that depend only on their example, and {type(base).__name__} gives others at "
+            "a second call: leave out the cache, or start each sentence from the same LSTM state (ELMo: the state "
+            "zero or warm)"
         )
 
 
@@ -134,11 +131,11 @@ def _write_missing(
 ) -> None:
     """Computes missing or damaged files, each process its share. Other runs with the same key wait."""
     folder = next(iter(paths)).parent
-    remedy = ("Make room, or give another ", CACHE, "; the next run uses the states that are already there")
+    remedy = "Make room, or give another --state_cache; the next run uses the states that are already there"
     with writing(folder, remedy):
         if accelerator.is_main_process:
             folder.mkdir(parents=True, exist_ok=True)
-        check_shared(folder, CACHE)
+        check_shared(folder, "--state_cache")
         lock = FileLock(folder / ".lock")
         _acquire(lock, accelerator)
         try:

@@ -34,7 +34,7 @@ from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
 from elmo_gpt_bert.tasks.pretraining.draws import permute, uniform
 from elmo_gpt_bert.tasks.pretraining.objective import Objective, Use
 from elmo_gpt_bert.tasks.pretraining.text import MORE_HELD_OUT
-from elmo_gpt_bert.training.errors import InputError, Parameter
+from elmo_gpt_bert.training.errors import InputError
 
 
 if TYPE_CHECKING:
@@ -93,11 +93,10 @@ class BiLM(Objective):
         self.windows = self.directions[0].size // (rows * steps)
         if self.windows == 0:
             problem = f"{corpus.name} has {self.directions[0].size:,} words and ends of sentences, too few for "
-            length = Parameter("steps", "max_seq_length")
             if corpus.split == "validation":  # whose rows are as few as the text has room for
-                raise InputError(f"{problem}{steps}: ", MORE_HELD_OUT, ", or lower ", length)
-            batch = Parameter("rows", "per_device_train_batch_size")
-            raise InputError(f"{problem}{rows} rows of {steps}: give more, or lower ", batch, " or ", length)
+                raise InputError(f"{problem}{steps}: {MORE_HELD_OUT}, or lower --max_seq_length")
+            lower = "lower --per_device_train_batch_size or --max_seq_length"
+            raise InputError(f"{problem}{rows} rows of {steps}: give more, or {lower}")
         self.size, self.batch_size, self.length = self.windows * rows, rows, steps
         self.predictions = self.directions[0].size
         self.gradient_scale = steps

@@ -44,7 +44,7 @@ from elmo_gpt_bert.tasks.pretraining.draws import shuffle_epochs, uniform
 from elmo_gpt_bert.tasks.pretraining.objective import Objective, Use, skip_logits
 from elmo_gpt_bert.tasks.pretraining.text import MORE_HELD_OUT
 from elmo_gpt_bert.training.batches import IGNORED
-from elmo_gpt_bert.training.errors import InputError, Parameter
+from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.files import new_file, writing
 
 
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 CONTINUATION = "##"
 BLOCK = 1 << 22  # tokens
 SHORT_TARGETS = 0.1
-SEGMENTS = Parameter("segments")
 
 
 @dataclass(frozen=True)
@@ -98,10 +97,9 @@ class Shares:
 
     def __post_init__(self):
         if not 0 < self.chosen <= 1:
-            raise InputError(Parameter("chosen", "mlm_probability"), f" {self.chosen}: above 0, and at most 1")
+            raise InputError(f"--mlm_probability {self.chosen}: above 0, and at most 1")
         if min(self.mask, self.random) < 0 or self.mask + self.random > 1 + 1e-6:  # 0.9 + 0.1 may be a little above 1
-            names = Parameter("mask", "mask_share"), Parameter("random", "random_share")
-            raise InputError(names[0], " and ", names[1], f" are {self.mask} and {self.random}: at most 1 in all")
+            raise InputError(f"--mask_share and --random_share are {self.mask} and {self.random}: at most 1 in all")
 
 
 # Rows
@@ -163,15 +161,14 @@ def check_corpus(corpus: Corpus, segments: Segments, length: int) -> None:
     """Raises ValueError if the corpus cannot be divided into such rows."""
     least = length - segments.capacity(length) + 2
     if length < least:
-        limit = Parameter("length", "max_seq_length")
-        raise InputError(limit, f"={length} has no room for text in rows of {segments}: use {least} or more")
+        raise InputError(f"--max_seq_length={length} has no room for text in rows of {segments}: use {least} or more")
     if segments is not Segments.NEXT_SENTENCE:
         return
     others = f"{Segments.FULL_SENTENCES} or {Segments.DOCUMENT_SENTENCES}"
     if len(corpus.documents) < 2:
-        problem = f"={segments} takes sentences of other documents, but {corpus.name} is one document"
-        remedy = ("separate its documents by blank lines",) if corpus.split == "train" else MORE_HELD_OUT
-        raise InputError(SEGMENTS, f"{problem}: ", remedy, f", or choose {others}")
+        problem = f"--segments={segments} takes sentences of other documents, but {corpus.name} is one document"
+        remedy = "separate its documents by blank lines" if corpus.split == "train" else MORE_HELD_OUT
+        raise InputError(f"{problem}: {remedy}, or choose {others}")
 
 
 def find_rows(corpus: Corpus, segments: Segments, length: int, block: int = BLOCK) -> Iterator[np.ndarray]:
@@ -371,9 +368,8 @@ class MaskedLM(Objective):
     ):
         if whole_words and not vocabulary.continues.any():
             raise InputError(
-                Parameter("whole_words", "whole_word_mask"),
-                f" needs a vocabulary that marks the continuation of words by {CONTINUATION}, as WordPiece does: "
-                "choose such a tokenizer, or mask single tokens",
+                f"--whole_word_mask needs a vocabulary that marks the continuation of words by {CONTINUATION}, as "
+                "WordPiece does: choose such a tokenizer, or mask single tokens"
             )
         self.corpus, self.vocabulary, self.length = corpus, vocabulary, length
         self.segments, self.seed, self.shuffle, self.whole_words = Segments(segments), seed, shuffle, whole_words
@@ -387,9 +383,8 @@ class MaskedLM(Objective):
             first, last = corpus.sentences.find(np.stack([starts, stops - 1]))
             if (first == last).all():
                 raise InputError(
-                    SEGMENTS,
-                    f"={self.segments} predicts whether a sentence follows, but no row of {corpus.name} has two: "
-                    f"choose {Segments.FULL_SENTENCES}, or keep the sentences of a document together",
+                    f"--segments={self.segments} predicts whether a sentence follows, but no row of {corpus.name} has "
+                    f"two: choose {Segments.FULL_SENTENCES}, or keep the sentences of a document together"
                 )
         self.losses = ("masked_lm", "next_sentence") if has_pairs else ("masked_lm",)
         self.word_losses = self.losses[:1]

@@ -41,7 +41,6 @@ from elmo_gpt_bert.tasks.pretraining.corpus import (
     write_words,
 )
 from elmo_gpt_bert.tasks.pretraining.text import (
-    FOLDER,
     Sentences,
     Texts,
     TextSource,
@@ -57,7 +56,6 @@ from elmo_gpt_bert.training.errors import (
     InputError,
     LaunchError,
     MissingFileError,
-    Parameter,
 )
 from elmo_gpt_bert.training.files import acquire_lock, new_folder, writing
 
@@ -70,7 +68,6 @@ TOKENIZER = "tokenizer"
 PIECE_SIZE = 1 << 22  # the characters of text that a process gets at once, and a document at most
 LOCK_SECONDS = 5  # processes of a run that was killed let go of the lock at once
 SENTENCES_AT_ONCE = 1024
-WORKERS = Parameter("preprocessing_num_workers")
 
 Piece = dict[str, list[str]]  # some successive documents of the text: those to train on, and those held out
 Result = TypeVar("Result")
@@ -124,8 +121,8 @@ def prepare(
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Keeps other runs from preparing the folder."""
-    in_use = FolderInUseError(f"another run prepares {folder}: wait for it, or choose another ", FOLDER)
-    with writing(folder, ("Choose another ", FOLDER)):
+    in_use = FolderInUseError(f"another run prepares {folder}: wait for it, or choose another --corpus_dir")
+    with writing(folder, "Choose another --corpus_dir"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock = acquire_lock(folder.parent, in_use, LOCK_SECONDS, f".{folder.name}.lock")
         if folder.is_dir() and not any(folder.iterdir()):
@@ -156,8 +153,8 @@ class _Preparation:
         """
         if not (self.folder / MANIFEST).is_file():
             if self.folder.is_dir() and any(self.folder.iterdir()):
-                problem = f" {self.folder} is not empty and holds no corpus: choose another folder"
-                raise ExistingFileError(FOLDER, problem)
+                problem = "is not empty and holds no corpus: choose another folder"
+                raise ExistingFileError(f"--corpus_dir {self.folder} {problem}")
             return False
         manifest = read_manifest(self.folder)
         former = manifest.origin
@@ -253,8 +250,8 @@ class _Preparation:
         return settings | {"tokenizer": tokenizer}
 
     def _refuse(self, change: str) -> None:
-        remedy = ("Undo the change, remove the folder, or choose another ", FOLDER)
-        raise InputError(f"the corpus in {self.folder} was prepared {change}. ", remedy)
+        remedy = "Undo the change, remove the folder, or choose another --corpus_dir"
+        raise InputError(f"the corpus in {self.folder} was prepared {change}. {remedy}")
 
 
 def _save(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -380,8 +377,10 @@ def compute(function: Callable[[Piece], Result], items: Iterable[Piece], process
         while waiting:
             yield waiting.popleft().result()
     except BrokenProcessPool as error:
-        problem = "a process that read the text was killed, perhaps because memory ran out: start again with fewer "
-        raise LaunchError(problem, WORKERS) from error
+        raise LaunchError(
+            "a process that read the text was killed, perhaps because memory ran out: start again with fewer "
+            "--preprocessing_num_workers"
+        ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -25,7 +25,7 @@ import pyarrow
 from pyarrow import parquet
 
 from elmo_gpt_bert.tasks.rows import READERS, ending, load_hub, read_lines
-from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter
+from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError
 from elmo_gpt_bert.training.files import file_digest, plain
 
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 Documents = Literal["blank_lines", "files"]
 Sentences = Literal["split", "lines"]
 
-TEXT_COLUMN = Parameter("text_column")
 PARQUET = (".parquet",)
 BLANK = " \t\n\r\v\f"
 
@@ -46,18 +45,15 @@ LONGEST_DOCUMENT = 1 << 24
 
 Texts = Callable[[], Iterator[str]]  # begins to read documents
 
-TRAIN_FILE, VALIDATION_FILE = Parameter("train_file"), Parameter("validation_file")
-DATASET, PERCENTAGE = Parameter("dataset_name"), Parameter("validation_split_percentage")
-FOLDER = Parameter("folder", "corpus_dir")
-MORE_HELD_OUT = ("hold out more by ", VALIDATION_FILE, " or ", PERCENTAGE)
+MORE_HELD_OUT = "hold out more by --validation_file or --validation_split_percentage"
 DEFAULT_PERCENTAGE = 1.0
 
 
 # Files
 
 
-def find_files(names: str, parameter: Parameter) -> list[Path]:
-    """The files that a flag names: paths and patterns such as "books/*.txt", with commas between them.
+def find_files(names: str, flag: str) -> list[Path]:
+    """The files that `flag` names: paths and patterns such as "books/*.txt", with commas between them.
 
     The files of a pattern are sorted by their paths. A file that is named twice counts once. Raises FileNotFoundError
     where nothing has the name.
@@ -71,10 +67,10 @@ def find_files(names: str, parameter: Parameter) -> list[Path]:
         if not matches:
             problem = "no file matches this pattern" if has_magic(name) else "no such file"
             hint = ": a folder is read by a pattern such as FOLDER/*.txt" if Path(name).is_dir() else ""
-            raise MissingFileError(parameter, f" {plain(name)}: {problem}{hint}")
+            raise MissingFileError(f"{flag} {plain(name)}: {problem}{hint}")
         files += matches
     if not files:
-        raise InputError(parameter, f" {plain(names)!r} names no file")
+        raise InputError(f"{flag} {plain(names)!r} names no file")
     return [*{file.resolve(): file for file in reversed(files)}.values()][::-1]
 
 
@@ -118,11 +114,11 @@ def text_of(row: dict, column: str, place: str) -> str:
     """The text in the row's column. Raises ValueError, which names the `place` of the row, if it has none."""
     if column not in row:
         columns = ", ".join(map(plain, row))
-        raise InputError(f"{place}: no column {column} among {columns}. Name the text's with ", TEXT_COLUMN)
+        raise InputError(f"{place}: no column {column} among {columns}. Name the text's with --text_column")
     text = row[column]
     if not isinstance(text, str):
         problem = f"{place}: the column {column} is no string, but {plain(repr(text))}"
-        raise InputError(f"{problem}. Drop the row, or name the text's column with ", TEXT_COLUMN)
+        raise InputError(f"{problem}. Drop the row, or name the text's column with --text_column")
     return text
 
 
@@ -237,12 +233,12 @@ class TextSource:
     def __post_init__(self):
         """Raises ValueError for fields that exclude each other, or a share that is none."""
         if (self.train_file is None) == (self.dataset_name is None):
-            raise InputError("the text to train on comes from ", TRAIN_FILE, " or ", DATASET, ": give one of them")
+            raise InputError("the text to train on comes from --train_file or --dataset_name: give one of them")
         share = self.validation_split_percentage
         if share is not None and not 0 <= share < 100:
-            raise InputError(PERCENTAGE, f" {share}: must be at least 0 and below 100")
+            raise InputError(f"--validation_split_percentage {share}: must be at least 0 and below 100")
         if share is not None and self.validation_file is not None:
-            raise InputError(VALIDATION_FILE, " is the held-out text: leave out ", PERCENTAGE)
+            raise InputError("--validation_file is the held-out text: leave out --validation_split_percentage")
 
     def files(self, evaluates: bool = True) -> dict[str, list[Path]]:
         """The files of each split; a data set of the Hub has none here.
@@ -250,17 +246,17 @@ class TextSource:
         Unless the run `evaluates`, the `validation_file` may be missing; no document is held out for it.
         Raises ValueError for a file of both splits, and OSError for one that is missing.
         """
-        files = {} if self.train_file is None else {"train": find_files(self.train_file, TRAIN_FILE)}
+        files = {} if self.train_file is None else {"train": find_files(self.train_file, "--train_file")}
         if self.validation_file is not None:
             try:
-                files["validation"] = find_files(self.validation_file, VALIDATION_FILE)
+                files["validation"] = find_files(self.validation_file, "--validation_file")
             except MissingFileError:
                 if evaluates:
                     raise
             trained = {file.resolve() for file in files.get("train", ())}
             for file in files.get("validation", ()):
                 if file.resolve() in trained:
-                    raise InputError(VALIDATION_FILE, f" {file} is among the files to train on: leave it out of one")
+                    raise InputError(f"--validation_file {file} is among the files to train on: leave it out of one")
         return files
 
     def texts(self, files: Mapping[str, list[Path]]) -> dict[str, Texts]:
@@ -273,10 +269,10 @@ class TextSource:
         texts = {split: partial(self.read, paths) for split, paths in files.items()}
         if self.dataset_name is None:
             return texts
-        hub = load_hub(self.dataset_name, self.dataset_config_name, None, TRAIN_FILE)
+        hub = load_hub(self.dataset_name, self.dataset_config_name, None, "--train_file")
         if "train" not in hub:
             raise InputError(
-                DATASET, f" {self.dataset_name} has no train split, but {', '.join(hub)}. Or give ", TRAIN_FILE
+                f"--dataset_name {self.dataset_name} has no train split, but {', '.join(hub)}. Or give --train_file"
             )
         has_other = self.validation_file is not None or self.validation_split_percentage is not None
         wanted = ["train"] if has_other else ["train", "validation"]

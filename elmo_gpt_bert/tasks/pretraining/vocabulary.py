@@ -23,14 +23,13 @@ from tokenizers import Tokenizer
 from transformers import TOKENIZER_MAPPING
 
 from elmo_gpt_bert.tasks.features import reads_words
-from elmo_gpt_bert.training.errors import InputError, Parameter
+from elmo_gpt_bert.training.errors import InputError
 
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 
-TOKENIZER = Parameter("tokenizer", "tokenizer_name")
 DISTINCT = 1 << 20  # strings that are in memory at once
 SPECIAL_WORDS = ("<S>", "</S>", "<UNK>")  # the first lines of a vocabulary of words, as in the released ones
 
@@ -39,7 +38,7 @@ def tokenizer_class(config: PreTrainedConfig) -> type[PreTrainedTokenizerBase]:
     """The class of the configuration's tokenizer. Raises ValueError for a configuration without one."""
     kind = TOKENIZER_MAPPING.get(type(config), None)
     if kind is None:
-        raise InputError(f"no tokenizer class belongs to {type(config).__name__}: give ", TOKENIZER)
+        raise InputError(f"no tokenizer class belongs to {type(config).__name__}: give --tokenizer_name")
     return kind
 
 
@@ -55,9 +54,8 @@ def refuse_characters(tokenizer: PreTrainedTokenizerBase | None) -> None:
     """
     if not getattr(tokenizer, "reads_bytes", True):
         raise InputError(
-            TOKENIZER,
-            f" {tokenizer.name_or_path!r} spells words by the characters of a language, but only a language model "
-            "that reads bytes can be trained: begin with such a model, or fine-tune this one on a task",
+            f"--tokenizer_name {tokenizer.name_or_path!r} spells words by the characters of a language, but only a "
+            "language model that reads bytes can be trained: begin with such a model, or fine-tune this one on a task"
         )
 
 
@@ -82,7 +80,7 @@ def train_subwords(
     kind, options = tokenizer_class(config), {}
     if do_lower_case is not None:
         if "do_lower_case" not in inspect.signature(kind).parameters:
-            raise InputError(Parameter("do_lower_case"), f": {kind.__name__} has no such choice: leave it out")
+            raise InputError(f"--do_lower_case: {kind.__name__} has no such choice: leave it out")
         options = {"do_lower_case": do_lower_case}
     rules = json.loads(kind(**options).backend_tokenizer.to_str())
     special = [token["content"] for token in rules["added_tokens"]]

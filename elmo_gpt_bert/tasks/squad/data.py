@@ -26,7 +26,6 @@ from datasets.fingerprint import generate_random_fingerprint
 from datasets.table import InMemoryTable
 
 from elmo_gpt_bert.tasks.rows import (
-    DATA_DIR,
     check_folder,
     check_text,
     hub_splits,
@@ -36,20 +35,19 @@ from elmo_gpt_bert.tasks.rows import (
     part_of,
     read_json,
     read_json_lines,
-    split_file,
 )
-from elmo_gpt_bert.training.errors import InputError, MissingFileError, Parameter
+from elmo_gpt_bert.training.errors import InputError, MissingFileError
 from elmo_gpt_bert.training.files import shown
 
 
-VERSION_2 = Parameter("version_2", "version_2_with_negative")
-LOCATE = Parameter("locate_answers")
 LAYOUT = (
     "the official layout is one object with data, a list of articles with paragraphs, each with context and qas, the "
     "list of its questions; a list of articles, of paragraphs or of questions with their context is read, too"
 )
-IS_2_0 = ("If some questions have no answer, the data are SQuAD 2.0, with empty lists of answers: add ", VERSION_2)
-SEARCH = ("add ", LOCATE, " to look for such answers")
+IS_2_0 = (
+    "If some questions have no answer, the data are SQuAD 2.0, with empty lists of answers: add "
+    "--version_2_with_negative"
+)
 MARKED = 'Questions that have no answer need "is_impossible": true'
 FILES = {"train": "train-v{}.json", "validation": "dev-v{}.json", "test": "test-v{}.json"}
 VERSIONS = {False: "1.1", True: "2.0"}  # by version_2
@@ -90,10 +88,10 @@ def find_file(data_dir: Path, split: str, version_2: bool) -> Path:
         return path
     problem = f"{data_dir} has no {path.name}"
     if other.is_file():
-        remedy = ("leave ", VERSION_2, " out") if version_2 else ("add ", VERSION_2)
-        raise MissingFileError(f"{problem}, but {other.name}: to read SQuAD {VERSIONS[not version_2]}, ", remedy)
-    reason = f" is not the folder of SQuAD {VERSIONS[version_2]}, or give "
-    raise MissingFileError(f"{problem}: ", DATA_DIR, reason, split_file(split))
+        remedy = "leave --version_2_with_negative out" if version_2 else "add --version_2_with_negative"
+        raise MissingFileError(f"{problem}, but {other.name}: to read SQuAD {VERSIONS[not version_2]}, {remedy}")
+    wrong_folder = f"--data_dir is not the folder of SQuAD {VERSIONS[version_2]}"
+    raise MissingFileError(f"{problem}: {wrong_folder}, or give --{split}_file")
 
 
 def read_files(
@@ -198,8 +196,8 @@ def check_questions(rows: Rows, source: Path | str, split: str, version_2: bool,
         _settle_unmarked(unmarked, source, split)
     if 0 < (missing := sum(example["answers"] is None for example in examples)) < len(examples):
         raise InputError(
-            f"{source} has no answers to {missing} of {len(examples)} questions: give answers to all, or to none. ",
-            MARKED if version_2 else IS_2_0,
+            f"{source} has no answers to {missing} of {len(examples)} questions: give answers to all, or to none. "
+            f"{MARKED if version_2 else IS_2_0}"
         )
     return examples
 
@@ -282,7 +280,7 @@ def _answer(answer: Any, start: Any, context: str, where: str, locate: bool) -> 
         return answer, min(_places(answer, context), key=lambda place: abs(place - start), default=-1)
     if start < 0 or not context.startswith(answer, start):
         problem = f"{where}: {shown(answer)} is not at its answer_start, {shown(start)}, in characters from 0"
-        raise InputError(f"{problem}: correct it, or ", SEARCH)
+        raise InputError(f"{problem}: correct it, or add --locate_answers to look for such answers")
     return answer, start
 
 
@@ -295,13 +293,13 @@ def _check_possible(
     if answers and impossible:
         raise InputError(f"{where}: is_impossible is true, but there is the answer {shown(answers[0][0])}: drop one")
     if impossible and not version_2:
-        raise InputError(f"{where}: is_impossible is true: to read SQuAD 2.0, add ", VERSION_2)
+        raise InputError(f"{where}: is_impossible is true: to read SQuAD 2.0, add --version_2_with_negative")
     if answers or impossible:
         return answers or []
     if test and (answers is None or impossible is False or not version_2):
         return None
     if not version_2:
-        raise InputError(f"{where}: there is no answer: to read SQuAD 2.0, add ", VERSION_2)
+        raise InputError(f"{where}: there is no answer: to read SQuAD 2.0, add --version_2_with_negative")
     if impossible is False:
         raise InputError(f"{where}: is_impossible is false, but there is no answer: give one, or say true")
     return answers

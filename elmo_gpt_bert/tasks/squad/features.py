@@ -26,7 +26,7 @@ from datasets.fingerprint import generate_random_fingerprint
 from datasets.table import InMemoryTable
 
 from elmo_gpt_bert.tasks.features import count_up, report_known_words
-from elmo_gpt_bert.training.errors import InputError, Parameter, Text
+from elmo_gpt_bert.training.errors import InputError
 
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 TEXTS = 512  # texts that are tokenised at a time
 ROWS = 4096  # windows that are filled at a time
 OFFSETS = "offset_mapping"
-LENGTH, STRIDE, QUERY = map(Parameter, ("max_seq_length", "doc_stride", "max_query_length"))
 
 
 @dataclass(frozen=True)
@@ -136,8 +135,8 @@ def make_windows(
     refuse(
         room <= doc_stride,
         examples,
-        ("leaves no more than ", STRIDE, f" {doc_stride} tokens of ", LENGTH, " for its context, so that windows "),
-        ("would not move on: give a lower ", STRIDE, " or ", QUERY, ", or a higher ", LENGTH),
+        f"leaves no more than --doc_stride {doc_stride} tokens of --max_seq_length for its context, so that windows "
+        "would not move on: give a lower --doc_stride or --max_query_length, or a higher --max_seq_length",
     )
     question, begin, tokens = cut(contexts.counts[context_of], room, doc_stride)
     first, query_tokens = contexts.begins[context_of[question]] + begin, query_tokens[question]  # from here on (W,)
@@ -164,11 +163,11 @@ def cut(counts: np.ndarray, room: np.ndarray, stride: int) -> tuple[np.ndarray, 
     return context, begin, np.minimum(room[context], counts[context] - begin)
 
 
-def refuse(broken: np.ndarray, examples: Dataset, *problem: Text) -> None:
+def refuse(broken: np.ndarray, examples: Dataset, problem: str) -> None:
     """Raises ValueError for the first question where the mask `broken`, (Q,), is true, if there is one."""
     if broken.any():
         number = int(broken.argmax())
-        raise InputError(f"question {examples['id'][number]} ({examples['question'][number]!r:.80}) ", *problem)
+        raise InputError(f"question {examples['id'][number]} ({examples['question'][number]!r:.80}) {problem}")
 
 
 def tokenize(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> Tokens:
