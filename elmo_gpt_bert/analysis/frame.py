@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ import transformers
 from elmo_gpt_bert.analysis.representations import Encoder, is_vectors, load_encoder
 from elmo_gpt_bert.training.command_line import program
 from elmo_gpt_bert.training.errors import InputError
-from elmo_gpt_bert.training.files import make_folder, write_bytes, write_text
+from elmo_gpt_bert.training.files import make_folder, new_file, write_text
 from elmo_gpt_bert.training.launching import choose_implementation
 from elmo_gpt_bert.training.results import markdown_table
 
@@ -112,9 +111,8 @@ def write_picture(output: Path, name: str, draw: Callable[..., None], *values: o
 
     figure = Figure(layout="constrained")
     draw(figure, *values)
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=150, metadata={"Software": None})
-    write_bytes(output / f"{name}.png", content.getvalue())
+    with new_file(output / f"{name}.png") as temporary:
+        figure.savefig(temporary, format="png", dpi=150, metadata={"Software": None})
 
 
 # Tables and pictures
@@ -129,6 +127,15 @@ def table(rows: Sequence[Mapping[str, object]]) -> str:
 def cell(value: object) -> str:
     """As in 1,500 or 0.734."""
     return f"{value:,}" if isinstance(value, int) else f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def report_layers(
+    output: Path, name: str, results: object, scores: LayerScores, references: Mapping[str, float], *labels: str
+) -> None:
+    """Prints the table of the layers' scores, and writes NAME.json, the results, and NAME.png, with these labels."""
+    print(layer_table(scores, references))
+    write_numbers(output, name, results)
+    write_picture(output, name, draw_layers, scores, references, *labels)
 
 
 def layer_table(scores: LayerScores, references: Mapping[str, float]) -> str:

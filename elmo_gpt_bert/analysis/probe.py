@@ -11,10 +11,9 @@ Two baselines need no vectors. The first is each word's most frequent tag in the
 frequent tag of all. The second is that tag for every word. OUTPUT_DIR receives probe.json and probe.png.
 """
 
-import argparse
 import sys
 from collections import Counter, defaultdict
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -34,25 +33,16 @@ TOLERANCE = 1e-4
 MOST_STEPS = 1000  # of L-BFGS, which stops earlier at the tolerance
 
 
-def parse(argv: list[str] | None) -> argparse.Namespace:
+def main(argv: list[str] | None = None) -> dict[str, dict[str, float]]:
+    """Carries out what `argv`, by default the command line, asks for; returns model -> layer -> accuracy."""
     parser = frame.make_parser(__doc__)
     frame.add_models(parser)
     columns = "words with tags, a blank line after each sentence"
     parser.add_argument("--train_file", type=Path, required=True, metavar="FILE", help=columns)
     parser.add_argument("--validation_file", type=Path, required=True, metavar="FILE", help="the same")
     parser.add_argument("--max_train_samples", type=int, metavar="N", help="train on the first N sentences only")
-    parser.add_argument("--max_eval_samples", type=int, metavar="N", help="measure on the first N sentences only")
-    parser.add_argument("--text_column_name", metavar="N", help="number of the words' column; default: 1, the first")
-    parser.add_argument("--label_column_name", metavar="N", help="number of the tags' column; default: -1, the last")
-    return frame.parse(parser, argv, max_train_samples=1, max_eval_samples=1)
-
-
-def main(argv: list[str] | None = None) -> dict[str, dict[str, float]]:
-    """Carries out what `argv`, by default the command line, asks for; returns model -> layer -> accuracy."""
-    args = parse(argv)
-    columns = (args.text_column_name, args.label_column_name)
-    train = read_sentences(args.train_file, *columns, limit=args.max_train_samples)
-    validation = read_sentences(args.validation_file, *columns, limit=args.max_eval_samples)
+    args = frame.parse(parser, argv, max_train_samples=1)
+    train, validation = read_sentences(args.train_file, args.max_train_samples), read_sentences(args.validation_file)
     tags, references = tags_of(train), tags_of(validation)
     names = sorted({*tags})
     if len(names) < 2:
@@ -66,30 +56,27 @@ def main(argv: list[str] | None = None) -> dict[str, dict[str, float]]:
             scores[name][layer] = probe_accuracy(x, tags, z, references)
             print(f"{name}, {layer}: {scores[name][layer]:.1%}", file=sys.stderr)
     baselines = baseline_accuracies(train, validation)
-    print(frame.layer_table(scores, baselines))
     counts = {"train_words": len(tags), "validation_words": len(references), "tags": names}
     results = {**counts, "penalty": PENALTY, "baselines": baselines, "accuracy": scores}
-    frame.write_numbers(args.output_dir, "probe", results)
     labels = ("How often a linear classifier reads a word's tag from its vector", "words with the right tag")
-    frame.write_picture(args.output_dir, "probe", frame.draw_layers, scores, baselines, *labels)
+    frame.report_layers(args.output_dir, "probe", results, scores, baselines, *labels)
     return scores
 
 
-def read_sentences(path: Path, text_column: str | None, label_column: str | None, limit: int | None) -> list[Sentence]:
+def read_sentences(path: Path, limit: int | None = None) -> list[Sentence]:
     """The first sentences of a file of columns, up to the limit. Raises ValueError if there are none."""
-    sentences = filter(None, read_columns(read_lines(path), path, text_column, label_column))
-    sentences = list(islice(sentences, limit))
+    sentences = list(islice(filter(None, read_columns(read_lines(path), path)), limit))
     if not sentences:
         raise InputError(f"{path} holds no sentences")
     return sentences
 
 
 def words_of(sentences: list[Sentence]) -> list[str]:
-    return list(chain.from_iterable(sentence.words for sentence in sentences))
+    return [word for sentence in sentences for word in sentence.words]
 
 
 def tags_of(sentences: list[Sentence]) -> np.ndarray:
-    return np.array(list(chain.from_iterable(sentence.tags for sentence in sentences)))
+    return np.array([tag for sentence in sentences for tag in sentence.tags])
 
 
 def probe_accuracy(vectors: np.ndarray, tags: np.ndarray, held_out: np.ndarray, references: np.ndarray) -> float:
@@ -102,20 +89,16 @@ def probe_accuracy(vectors: np.ndarray, tags: np.ndarray, held_out: np.ndarray, 
 
 def baseline_accuracies(train: list[Sentence], validation: list[Sentence]) -> dict[str, float]:
     """The accuracies of each word's most frequent tag, and of the most frequent tag. Ties go to the first in order."""
-    tags, references = tags_of(train), tags_of(validation)
     counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for word, tag in zip(words_of(train), tags, strict=True):
+    for word, tag in sorted(zip(words_of(train), tags_of(train), strict=True)):  # the first of equal counts is taken
         counts[word][tag] += 1
-    majority = _most_frequent(Counter(tags))
-    guesses = [_most_frequent(counts[word]) if word in counts else majority for word in words_of(validation)]
+    ((majority, _),) = Counter(sorted(tags_of(train))).most_common(1)
+    guesses = [max(counts[word], key=counts[word].get, default=majority) for word in words_of(validation)]
+    references = tags_of(validation)
     return {
         "each word's most frequent tag": float(np.mean(np.array(guesses) == references)),
         "most frequent tag": float(np.mean(references == majority)),
     }
-
-
-def _most_frequent(counter: Counter[str]) -> str:
-    return min(counter, key=lambda tag: (-counter[tag], tag))
 
 
 if __name__ == "__main__":

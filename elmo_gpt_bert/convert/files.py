@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import make_dataclass
 from pathlib import Path
 from types import NoneType
@@ -64,20 +65,16 @@ def new_folder(output: str) -> Path:
     return folder
 
 
-def write_folder(output: str, write: Callable[[Path], None]) -> None:
-    """Calls `write` with a temporary folder, and renames that to `output` when it is complete."""
-    with files.new_folder(new_folder(output), "Name a place with room that is yours") as temporary:
-        write(temporary)
+def whole_folder(output: str) -> AbstractContextManager[Path]:
+    """Gives the path of a temporary folder, which is renamed to `output` when the context ends without an error."""
+    return files.new_folder(new_folder(output), "Name a place with room that is yours")
 
 
 def write_model(output: str, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> None:
     """Writes the folder `output` with the model, our code and the tokenizer, whole or not at all."""
-
-    def write(folder: Path) -> None:
+    with whole_folder(output) as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-
-    write_folder(output, write)
 
 
 def build_model(

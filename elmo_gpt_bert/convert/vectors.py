@@ -39,7 +39,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from elmo_gpt_bert.convert.files import command_line, new_folder, write_folder
+from elmo_gpt_bert.convert.files import command_line, new_folder, whole_folder
 from elmo_gpt_bert.tasks.columns import DOCUMENT, read_columns
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, as_user_errors
 from elmo_gpt_bert.training.files import plain, shown
@@ -96,13 +96,10 @@ def convert(
     weights["word_vectors.weight"] = torch.from_numpy(rows)
     config.num_word_vectors, config.word_vector_size = rows.shape
     config.architectures = None  # the folder is for all of them
-
-    def write(folder: Path) -> None:
+    with whole_folder(output) as folder:
         config.save_pretrained(folder)
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
         tokenizer.save_pretrained(folder)
-
-    write_folder(output, write)
     bilm = "a biLM" if config.use_elmo else "no biLM"
     print(f"{output}: {len(words):,} words of {config.word_vector_size} numbers, and {bilm}")
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 LONGEST_ROW = 512  # tokens of a row, of models without a limit
+BEST = 3  # tags that are shown of a word
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +52,6 @@ class Entity:
     """`score` is the mean of its words' probabilities of their best tags, as in transformers' pipeline."""
 
     span: Span
-    text: str
     type: str
     score: float
 
@@ -72,7 +72,7 @@ def load_tagger(name: str) -> Tagger:
 
 
 @torch.no_grad()
-def tag_words(tagger: Tagger, sentence: str, n_best: int = 3) -> list[TaggedWord]:
+def tag_words(tagger: Tagger, sentence: str) -> list[TaggedWord]:
     """The tag of each word of the sentence, read as run_ner.py reads it: in several parts if it is too long."""
     words = words_of(sentence, spans := split_words(sentence))
     data = DatasetDict(test=Dataset.from_dict({"words": [words]}))
@@ -87,12 +87,12 @@ def tag_words(tagger: Tagger, sentence: str, n_best: int = 3) -> list[TaggedWord
     for row, numbers in zip(logits.softmax(-1).numpy(), features["word"], strict=True):
         for shares, number in zip(row, numbers, strict=False):  # padding is behind
             if number >= 0:
-                order = np.argsort(-shares, kind="stable")[:n_best]
+                order = np.argsort(-shares, kind="stable")[:BEST]
                 best[number] = [(tagger.names[place], float(shares[place])) for place in order]
     return [TaggedWord(span, tag, best.get(n, [])) for n, (span, tag) in enumerate(zip(spans, tags, strict=True))]
 
 
-def entities_of(sentence: str, words: list[TaggedWord]) -> list[Entity]:
+def entities_of(words: list[TaggedWord]) -> list[Entity]:
     """The entities that the tags of the words make."""
     groups: list[list[TaggedWord]] = []
     previous = "O"
@@ -104,7 +104,6 @@ def entities_of(sentence: str, words: list[TaggedWord]) -> list[Entity]:
         previous = word.tag
     entities = []
     for group in groups:
-        begin, end = group[0].span[0], group[-1].span[1]
         score = float(np.mean([word.best[0][1] for word in group]))
-        entities.append(Entity((begin, end), sentence[begin:end], split_tag(group[0].tag)[1], score))
+        entities.append(Entity((group[0].span[0], group[-1].span[1]), split_tag(group[0].tag)[1], score))
     return entities

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from elmo_gpt_bert.analysis.representations import unit, word_vectors
-from elmo_gpt_bert.analysis.senses import AROUND, EQUAL, LABELLED, LONGEST, Occurrence, read_labelled, sense_accuracy
+from elmo_gpt_bert.analysis.senses import EQUAL, LABELLED, read_labelled, sense_accuracy
 from elmo_gpt_bert.explorer.language_models import LanguageModel
 from elmo_gpt_bert.tasks.pretraining.text import read_documents, split_sentences
 from elmo_gpt_bert.training.errors import InputError, MissingFileError
@@ -18,23 +18,27 @@ from modeling.elmo.tokenization_elmo import split_words
 
 
 MOST_WORDS = 10_000  # of an index; with 13 layers of 768 numbers, their vectors take 400 MB
+LONGEST = 60  # words of a sentence
+AROUND = 6  # words that are shown on each side of a neighbour
 SHOWN = 5  # neighbours of a layer
+
+Place = tuple[int, int]  # the number of a sentence, and that of a word in it
 
 
 @dataclass(frozen=True, eq=False)
 class Index:
     """Sentences as words. `is_whole` says whether they are all sentences of the file.
 
-    `labelled` has the word of each sentence whose sense somebody labelled; nothing for a file of the user.
+    `senses` are those that somebody labelled; there are none in a file of the user.
     """
 
     sentences: list[list[str]]
     is_whole: bool
-    labelled: list[Occurrence] = field(default_factory=list)
+    senses: dict[Place, str] = field(default_factory=dict)
 
-    def sense_of(self, row: int, column: int) -> str | None:
-        """The labelled sense of a word."""
-        return self.labelled[row].sense if self.labelled and self.labelled[row].place == column else None
+    def places(self) -> list[Place]:
+        """The places of all words."""
+        return [(row, column) for row, words in enumerate(self.sentences) for column in range(len(words))]
 
 
 @dataclass(frozen=True)
@@ -56,12 +60,13 @@ class Neighbour:
 def read_index(path: str | None) -> Index:
     """The index of a text file, or of the sentences in elmo_gpt_bert/analysis/word_senses.tsv if there is none.
 
-    Sentences of more than 60 words are left out, and all after the first 10,000 words. A file is read once, even if it
-    changes. Raises OSError for a file that cannot be read, and ValueError for one without a sentence.
+    Sentences of more than `LONGEST` words are left out, and all after the first `MOST_WORDS` words. A file is read
+    once, even if it changes. Raises OSError for a file that cannot be read, and ValueError for one without a sentence.
     """
     if path is None:
         labelled = read_labelled(LABELLED)
-        return Index([each.words for each in labelled], True, labelled)
+        senses = {(row, each.place): each.sense for row, each in enumerate(labelled)}
+        return Index([each.words for each in labelled], True, senses)
     if not Path(path).is_file():
         raise MissingFileError(f"{path}: no such file. Name a text file of sentences.")
     sentences, words, is_whole = [], 0, True
@@ -100,7 +105,7 @@ def find_neighbours(
     if not queries.any():
         raise InputError(f"{model.name} has no token for word {place + 1}, {words[place]!r}: choose another word.")
     vectors = index_vectors(model, index)
-    places = [(row, column) for row, sentence in enumerate(index.sentences) for column in range(len(sentence))]
+    places = index.places()
     chosen = [
         number
         for number, (row, column) in enumerate(places)
@@ -121,12 +126,12 @@ def sense_accuracies(model: LanguageModel, index: Index, word: str) -> dict[str,
 
     Empty for a word of which the index has no labels. It is the measure of elmo_gpt_bert.analysis.senses.
     """
-    ends = np.cumsum([0, *map(len, index.sentences)])
-    places = [row for row, each in enumerate(index.labelled) if each.word == word.lower()]
-    if not places:
+    labelled = [(row, column) for row, column in index.senses if index.sentences[row][column].lower() == word.lower()]
+    if not labelled:
         return {}
-    numbers = [int(ends[row]) + index.labelled[row].place for row in places]
-    senses = np.array([index.labelled[row].sense for row in places])
+    places = index.places()
+    numbers = [places.index(place) for place in labelled]
+    senses = np.array([index.senses[place] for place in labelled])
     vectors = index_vectors(model, index)
     return {
         name: sense_accuracy(of_layer[numbers], senses)
@@ -147,6 +152,6 @@ def _join_equal(index: Index, ranked: Iterator[tuple[int, int, float]], most: in
             break
         left, right = words[max(column - AROUND, 0) : column], words[column + 1 :][:AROUND]
         neighbours.append(
-            Neighbour(" ".join(left), words[column], " ".join(right), cosine, 1, index.sense_of(row, column))
+            Neighbour(" ".join(left), words[column], " ".join(right), cosine, 1, index.senses.get((row, column)))
         )
     return neighbours

@@ -111,7 +111,7 @@ class Panels:
         """The entities of the sentence."""
         words_of(sentence)
         words = tag_words(load_tagger(self.readable_name(name)), sentence)
-        return drawing.draw_entities(sentence, words, entities_of(sentence, words))
+        return drawing.draw_entities(sentence, words, entities_of(words))
 
     def attention(self, family: str, sentence: str, layer: int, head: int, with_ends: bool = True) -> str:
         """The attention of one model; head 0 is the mean of all heads."""

@@ -24,6 +24,7 @@ import string
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from itertools import chain
 
 import numpy as np
@@ -156,17 +157,8 @@ def squad2_scores(marks: Marks, threshold: float | None = None) -> dict[str, flo
 
 
 def best_thresholds(marks: Marks) -> dict[str, float]:
-    """best_exact and best_f1: the scores if "" is predicted for every question whose no_answer is above
-    best_exact_thresh or best_f1_thresh.
-    """
-    best = {}
-    for name, marked in (("exact", marks.exact), ("f1", marks.f1)):
-        best[f"best_{name}"], best[f"best_{name}_thresh"] = find_best_thresh(marked, marks)
-    return best
-
-
-def find_best_thresh(marked: np.ndarray, marks: Marks) -> tuple[float, float]:
-    """(best score in per cent, the lowest threshold of `no_answer` that gives it), for marks.exact or marks.f1.
+    """best_exact and best_f1, in per cent: the scores if "" is predicted for every question whose no_answer is above
+    best_exact_thresh or best_f1_thresh, the lowest threshold that gives the best score.
 
     As in the official scorer, predictions are added one by one, beginning with the questions that most probably have
     an answer. So among equal probabilities, the best score may be one that no threshold gives. If "" is the best
@@ -174,11 +166,14 @@ def find_best_thresh(marked: np.ndarray, marks: Marks) -> tuple[float, float]:
     """
     order = np.argsort(marks.no_answer, kind="stable")
     unanswered = (~marks.answerable).sum()  # the score of "" for all questions
-    gains = np.where(marks.answerable, marked, np.where(marks.answered, -1.0, 0.0))[order]
-    totals = np.cumsum([unanswered, *gains])
-    best = int(totals.argmax())
-    threshold = marks.no_answer[order[best - 1]] if best else 0.0
-    return 100 * float(totals[best]) / len(gains), float(threshold)
+    scores = {}
+    for name, marked in (("exact", marks.exact), ("f1", marks.f1)):
+        gains = np.where(marks.answerable, marked, np.where(marks.answered, -1.0, 0.0))[order]
+        totals = np.cumsum([unanswered, *gains])
+        best = int(totals.argmax())
+        scores[f"best_{name}"] = 100 * float(totals[best]) / len(gains)
+        scores[f"best_{name}_thresh"] = float(marks.no_answer[order[best - 1]]) if best else 0.0
+    return scores
 
 
 # CMRC 2018, for Chinese
@@ -226,11 +221,7 @@ def _words(text: str) -> Iterator[str]:
 
 def longest_shared_run(one: Sequence[str], other: Sequence[str]) -> int:
     """The length of the longest run of segments, one right after the other, that both hold."""
-    longest, row = 0, [0] * (len(other) + 1)  # row[i + 1]: the length of the shared run that ends with other[i]
-    for segment in one:
-        row = [0] + [row[place] + 1 if segment == match else 0 for place, match in enumerate(other)]
-        longest = max(longest, *row)
-    return longest
+    return SequenceMatcher(None, one, other, autojunk=False).find_longest_match().size
 
 
 def run_f1(prediction: Sequence[str], reference: Sequence[str]) -> float:

@@ -192,7 +192,7 @@ def test_entities_and_scores_are_those_of_the_pipelines(tmp_path):
         )
         found = 0
         for sentence in short:
-            entities = entities_of(sentence, tag_words(load_tagger(name), sentence))
+            entities = entities_of(tag_words(load_tagger(name), sentence))
             expected = find(sentence)
             assert [(each.type, each.span) for each in entities] == [
                 (each["entity_group"], (each["start"], each["end"])) for each in expected
@@ -204,7 +204,7 @@ def test_entities_and_scores_are_those_of_the_pipelines(tmp_path):
 
 def test_a_sentence_that_is_too_long_for_the_tagger_is_read_in_parts(tmp_path):
     tagger = load_tagger(write_tagger(tmp_path / "bert", ["O", "B-PER", "I-PER"]))  # of 9 positions
-    words = tag_words(tagger, "the plot is bad , the film is not very good , is the cast bad ?", n_best=3)
+    words = tag_words(tagger, "the plot is bad , the film is not very good , is the cast bad ?")
     assert len(words) == 17 and all(sum(score for _, score in word.best) == pytest.approx(1) for word in words)
 
 
