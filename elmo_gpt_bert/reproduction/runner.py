@@ -198,15 +198,25 @@ def is_finished(step: Step) -> bool:
     """Whether the results of the step are there. Raises ValueError for those of another run."""
     if step.row.is_run:
         return results_of(step) is not None
-    made, now = step.output / MADE_OF, digest(step)
-    return now is not None and made.is_file() and files.read_json(made) == {"digest": now}
+    made, now = step.output / MADE_OF, made_of(step)
+    return now["digest"] is not None and made.is_file() and files.read_json(made) == now
+
+
+def made_of(step: Step) -> dict[str, Any]:
+    """What the output of a conversion depends on: its digest, and the contents of all files that its words name.
+
+    Some are in no digest: configurations of this project, and files in the output of other steps.
+    """
+    words = [word for word in step.words if Path(word) != step.output]
+    return {"digest": digest(step), "contents": _contents(Path(find_config(word)) for word in words)}
 
 
 def complete(step: Step) -> None:
     """Leaves of a finished run its results and its card, and what others read. Notes what a conversion was made of."""
     if not step.row.is_run:
-        output_folder.write_checksums(step.output)
-        files.write_json(step.output / MADE_OF, {"digest": digest(step)})
+        if not is_finished(step):  # the list of checksums, which digests have, stays the same
+            output_folder.write_checksums(step.output)
+            files.write_json(step.output / MADE_OF, made_of(step))
     elif not step.kept:
         output_folder.remove_all_but_results(step.output, keep_card=True)
     for checkpoint in output_folder.matching_folders(step.output, output_folder.CHECKPOINT):
@@ -225,7 +235,7 @@ class Job:
     process: subprocess.Popen
     devices: str  # its GPUs, as CUDA_VISIBLE_DEVICES has them; "": all
     started: float
-    digest: str | None = None  # of what a conversion reads, when it began
+    made_of: dict[str, Any] | None = None  # of a conversion, when it began
 
 
 def run_steps(steps: Sequence[Step], jobs: int) -> dict[str, str]:
@@ -300,7 +310,7 @@ def has_to_run(step: Step, failures: Collection[str]) -> bool:
 def start(step: Step, jobs: int, devices: str) -> Job:
     """Starts the command with this interpreter, and with the script where it is, in whichever directory it runs."""
     print(f"{step.name}: {shlex.join(step.command)}")
-    begun_with = None if step.row.is_run else digest(step)
+    begun_with = None if step.row.is_run else made_of(step)
     if not step.row.is_run and step.output.is_dir():
         files.remove_folder(step.output)  # what a conversion has left of other input
     files.make_folder(step.output.parent)
@@ -328,7 +338,7 @@ def finish(job: Job) -> None:
         raise LaunchError(f"{_last_line(step.log)} (status {status}; all of it is in {step.log})")
     if step.row.is_run and not is_finished(step):
         raise LaunchError(f"it wrote no metrics.json; {step.log} has what it printed")
-    if not step.row.is_run and digest(step) != job.digest:
+    if not step.row.is_run and made_of(step) != job.made_of:
         raise InputError("a file that it reads has changed since it began")
     complete(step)
 

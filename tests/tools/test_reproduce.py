@@ -414,13 +414,15 @@ def a_conversion(program: str, monkeypatch) -> Step:
     """A step that reads a model and a text; in place of the script, it runs this program."""
     monkeypatch.setattr(runner, "executable", lambda step: [sys.executable, "-I", "-S", "-c", program])
     flags = {"model": Place("model", "bert"), "texts": Place("data", "text")}
+    flags |= {"config": "net.json", "vectors": Place("row", "trained", "vectors.txt")}
     row = Row("words", "elmo_gpt_bert.convert.vectors", flags=flags, seeded=False)
+    Path("runs/trained").mkdir(parents=True)
     return Step(row, None, Folders(Path("data"), {"bert": "bert"}, Path("runs")))
 
 
 def test_a_conversion_with_other_input_is_made_anew(fake, monkeypatch):
     step = a_conversion("", monkeypatch)
-    paths = ("bert/SHA256SUMS", "bert/config.json", "data/text")
+    paths = ("bert/SHA256SUMS", "bert/config.json", "data/text", "net.json", "runs/trained/vectors.txt")
     for path in paths:
         for name in paths:
             Path(name).write_text("before", encoding="utf-8")
@@ -430,6 +432,9 @@ def test_a_conversion_with_other_input_is_made_anew(fake, monkeypatch):
         assert not runner.is_finished(step)
         runner.complete(step)
         assert runner.is_finished(step)
+        checksums = (step.output / "SHA256SUMS").read_bytes()
+        runner.complete(step)  # as of a step that had finished before
+        assert (step.output / "SHA256SUMS").read_bytes() == checksums
         Path(path).write_text("after", encoding="utf-8")
         assert not runner.is_finished(step)
 
