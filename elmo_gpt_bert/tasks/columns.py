@@ -99,8 +99,10 @@ def _positions(
             )
         positions.append(number - 1 if number > 0 else width + number)
     if positions[0] == positions[1]:
+        # Of several columns, flags have chosen one for both.
+        others = "; --text_column_name and --label_column_name give other columns by their numbers"
         raise InputError(
             f"{path}:{line}: words and tags are both in column {positions[0] + 1} of {width}: a line is a word, a tab "
-            "or a space, and its tag; --text_column_name and --label_column_name give other columns by their numbers"
+            f"or a space, and its tag{others if width > 1 else ''}"
         )
     return tuple(positions)

@@ -89,7 +89,14 @@ def test_a_limit_of_no_sentences_is_one_clear_error(flags):
         main([*flags, "model", "--max_train_samples", "0"])
 
 
-@pytest.mark.parametrize("content, problem", [("", "holds no sentences"), ("the\tO\nfilm\tO\n", "have the tag O")])
+@pytest.mark.parametrize(
+    "content, problem",
+    [
+        ("", "holds no sentences"),
+        ("the\tO\nfilm\tO\n", "have the tag O"),
+        ("the\nfilm\n", "in column 1 of 1: a line is a word, a tab or a space, and its tag$"),
+    ],
+)
 def test_a_file_from_which_nothing_is_learned_is_one_clear_error(content, problem, flags, tmp_path):
     (tmp_path / "train.tsv").write_text(content, encoding="utf-8")
     with pytest.raises(InputError, match=problem):
