@@ -162,7 +162,7 @@ def digest(step: Step) -> str | None:
     found = [sorted(glob(path)) for path in step.inputs("data", "model")]
     contents = _contents(Path(path) for paths in found for path in paths)
     contents += [_contents([Path(name)]) if Path(name).is_dir() else name for name in step.inputs("hub model")]
-    needed = [digest(other) for other in step.needs]
+    needed = [digest(other) for other in {other.row.name: other for other in step.needs}.values()]
     recipe = {name: value for name, value in read_recipe(row).items() if name not in WITHOUT_EFFECT}
     values = json.dumps([row.script, recipe, flags, row.overrides, contents, needed], sort_keys=True)
     return hashlib.sha256(values.encode()).hexdigest() if all(found) and None not in needed else None

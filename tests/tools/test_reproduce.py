@@ -185,6 +185,14 @@ def test_another_model_of_the_hub_is_another_run(tmp_path):
     assert len({*digests}) == 3 and None not in digests
 
 
+def test_the_digest_of_a_row_that_begins_with_one_seed_of_another_has_no_number_of_seeds(tmp_path):
+    first = Row("first", "run_glue")
+    second = Row("second", "run_glue", flags={"model_name_or_path": Place("row", "first", "seed-42")})
+    table = Table("t", "", ("rate",), ("score",), (first, second))
+    one, three = (plan(table, Folders(tmp_path, {}, tmp_path), seeds)[-1] for seeds in (1, 3))
+    assert runner.digest(one) == runner.digest(three) is not None
+
+
 def test_a_recorded_run_needs_no_model_that_is_not_here(fake):
     run("--seeds", "1", "--record", "docs/tiny.json")
     Path("bert").rename("away")
