@@ -41,8 +41,12 @@ def main(argv: list[str] | None = None) -> dict[str, dict[str, float]]:
     parser.add_argument("--train_file", type=Path, required=True, metavar="FILE", help=columns)
     parser.add_argument("--validation_file", type=Path, required=True, metavar="FILE", help="the same")
     parser.add_argument("--max_train_samples", type=int, metavar="N", help="train on the first N sentences only")
+    parser.add_argument("--text_column_name", metavar="N", help="number of the words' column; default: 1, the first")
+    parser.add_argument("--label_column_name", metavar="N", help="number of the tags' column; default: -1, the last")
     args = frame.parse(parser, argv, max_train_samples=1)
-    train, validation = read_sentences(args.train_file, args.max_train_samples), read_sentences(args.validation_file)
+    columns = args.text_column_name, args.label_column_name
+    train = read_sentences(args.train_file, *columns, args.max_train_samples)
+    validation = read_sentences(args.validation_file, *columns)
     tags, references = tags_of(train), tags_of(validation)
     names = sorted({*tags})
     if len(names) < 2:
@@ -63,9 +67,12 @@ def main(argv: list[str] | None = None) -> dict[str, dict[str, float]]:
     return scores
 
 
-def read_sentences(path: Path, limit: int | None = None) -> list[Sentence]:
+def read_sentences(
+    path: Path, text_column: str | None, label_column: str | None, limit: int | None = None
+) -> list[Sentence]:
     """The first sentences of a file of columns, up to the limit. Raises ValueError if there are none."""
-    sentences = list(islice(filter(None, read_columns(read_lines(path), path)), limit))
+    sentences = filter(None, read_columns(read_lines(path), path, text_column, label_column))
+    sentences = list(islice(sentences, limit))
     if not sentences:
         raise InputError(f"{path} holds no sentences")
     return sentences

@@ -190,7 +190,7 @@ class StaticVectors:
 
     def __init__(self, path: Path, words: Iterable[str]) -> None:
         wanted = {*words}
-        known, table = read_vectors(path, wanted | {word.lower() for word in wanted})
+        known, table = read_vectors(path, wanted | {word.lower() for word in wanted}, "the texts")
         self.table = np.concatenate([table, np.zeros_like(table, shape=(1, table.shape[1]))])  # of an unknown word
         self.rows = {word: row for row, word in enumerate(known)}
         self.layers = ["words"]

@@ -84,6 +84,16 @@ def test_as_many_sentences_are_trained_on_as_the_flag_says(flags, tmp_path):
     assert record["train_words"] == 4 + 5
 
 
+def test_columns_are_chosen_by_their_numbers(flags, tmp_path):
+    (vectors,) = write_models(tmp_path)[-1:]
+    expected = main([*flags, vectors])
+    for name in ("train.tsv", "dev.tsv"):
+        lines = (tmp_path / name).read_text(encoding="utf-8").splitlines()
+        swapped = ["\t".join(["1", *reversed(line.split("\t")), "_"]) if line else "" for line in lines]
+        (tmp_path / name).write_text("\n".join(swapped), encoding="utf-8")
+    assert main([*flags, vectors, "--text_column_name", "3", "--label_column_name", "2"]) == expected
+
+
 def test_a_limit_of_no_sentences_is_one_clear_error(flags):
     with pytest.raises(InputError, match="--max_train_samples must be at least 1, not 0"):
         main([*flags, "model", "--max_train_samples", "0"])

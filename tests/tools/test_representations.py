@@ -138,3 +138,9 @@ def test_what_is_no_model_is_one_clear_error(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
     with pytest.raises(InputError, match="has no weights: give a model folder$"):
         load_encoder(str(tmp_path / "config.json"))
+
+
+def test_vectors_of_other_words_are_one_clear_error_without_a_flag_of_another_command(tmp_path):
+    path = write_vectors(tmp_path / "vectors.txt", ["film"])
+    with pytest.raises(InputError, match="vectors.txt holds no vector for any word in the texts$"):
+        load_encoder(str(path), ["cast"])
