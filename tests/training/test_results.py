@@ -170,7 +170,8 @@ def test_a_run_that_fails_before_its_first_file_leaves_nothing_that_refuses_the_
         raise OSError("full")
     assert not out.exists()
     out.mkdir()
-    launching.write_batch(out, args)  # by a run that was killed
+    launching.keep_global_batch(run(do_train=True))  # of a run that was killed
+    assert (out / ".batch.json").is_file()
     with launching.lock_output_folder(args):
         pass
     assert out.is_dir()  # it was there before
