@@ -44,9 +44,9 @@ def main(argv: list[str] | None = None) -> dict[str, dict[str, float]]:
     parser.add_argument("--text_column_name", metavar="N", help="number of the words' column; default: 1, the first")
     parser.add_argument("--label_column_name", metavar="N", help="number of the tags' column; default: -1, the last")
     args = frame.parse(parser, argv, max_train_samples=1)
-    columns = args.text_column_name, args.label_column_name
-    train = read_sentences(args.train_file, *columns, args.max_train_samples)
-    validation = read_sentences(args.validation_file, *columns)
+    numbers = args.text_column_name, args.label_column_name
+    train = read_sentences(args.train_file, *numbers, args.max_train_samples)
+    validation = read_sentences(args.validation_file, *numbers)
     tags, references = tags_of(train), tags_of(validation)
     names = sorted({*tags})
     if len(names) < 2:
@@ -96,12 +96,12 @@ def probe_accuracy(vectors: np.ndarray, tags: np.ndarray, held_out: np.ndarray, 
 
 def baseline_accuracies(train: list[Sentence], validation: list[Sentence]) -> dict[str, float]:
     """The accuracies of each word's most frequent tag, and of the most frequent tag. Ties go to the first in order."""
+    tags, references = tags_of(train), tags_of(validation)
     counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for word, tag in sorted(zip(words_of(train), tags_of(train), strict=True)):  # the first of equal counts is taken
+    for word, tag in sorted(zip(words_of(train), tags, strict=True)):  # the first of equal counts is taken
         counts[word][tag] += 1
-    ((majority, _),) = Counter(sorted(tags_of(train))).most_common(1)
+    ((majority, _),) = Counter(sorted(tags)).most_common(1)
     guesses = [max(counts[word], key=counts[word].get, default=majority) for word in words_of(validation)]
-    references = tags_of(validation)
     return {
         "each word's most frequent tag": float(np.mean(np.array(guesses) == references)),
         "most frequent tag": float(np.mean(references == majority)),

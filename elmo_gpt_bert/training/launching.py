@@ -28,11 +28,7 @@ from transformers import PreTrainedConfig
 
 from elmo_gpt_bert.training import output_folder
 from elmo_gpt_bert.training.arguments import AUTO, RunArguments
-from elmo_gpt_bert.training.errors import (
-    ExistingFileError,
-    FolderInUseError,
-    InputError,
-)
+from elmo_gpt_bert.training.errors import ExistingFileError, FolderInUseError, InputError
 from elmo_gpt_bert.training.files import acquire_lock, read_json_object, write_json, writing
 from elmo_gpt_bert.training.identity import recorded_identity
 from elmo_gpt_bert.training.log import trackers_of

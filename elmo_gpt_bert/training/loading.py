@@ -25,12 +25,7 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, AutoTokenizer, B
 from transformers.utils import is_peft_available
 
 from elmo_gpt_bert.training.arguments import ModelSource
-from elmo_gpt_bert.training.errors import (
-    FileError,
-    InputError,
-    MissingFileError,
-    PackageError,
-)
+from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, PackageError
 from elmo_gpt_bert.training.files import hub_remedy, is_path, plain, read_json, read_json_object, shown
 from elmo_gpt_bert.training.output_folder import adapted_model, base_of_adapter, tokenizer_of, verify_checksums
 

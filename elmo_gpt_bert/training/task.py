@@ -51,13 +51,7 @@ from elmo_gpt_bert.training.batches import (
     padding_options,
     with_packing,
 )
-from elmo_gpt_bert.training.errors import (
-    DivergedError,
-    FileError,
-    InputError,
-    MissingFileError,
-    as_user_errors,
-)
+from elmo_gpt_bert.training.errors import DivergedError, FileError, InputError, MissingFileError, as_user_errors
 from elmo_gpt_bert.training.files import load_tensors, save_tensors
 from elmo_gpt_bert.training.identity import digest
 from elmo_gpt_bert.training.output_folder import METRICS, SEED
