@@ -66,9 +66,9 @@ test-oldest: INSTALL_WHEEL = $(BIN)/python -m uv pip install --quiet --python $(
 test-newest: INSTALL_WHEEL = $(WHEEL_PIP)
 test-release test-oldest test-newest: dist
 	$(PYTHON) -m venv --clear --without-pip $(WHEEL_VENV)
-	$(INSTALL_WHEEL) dist/*.whl 'pytest>=8' 'pytest-xdist>=3.6'
+	$(INSTALL_WHEEL) dist/*.whl 'pytest>=8'
 	folder=$$(mktemp -d) && cp -r tests $$folder && cd $$folder && \
-		$(abspath $(WHEEL_VENV))/bin/python -m pytest tests/release -n $(WORKERS); \
+		$(abspath $(WHEEL_VENV))/bin/python -m pytest tests/release; \
 		status=$$?; rm -rf $$folder; exit $$status
 
 # A source distribution, and the wheel that is built from it.
