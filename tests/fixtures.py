@@ -1,6 +1,7 @@
 """What every test relies on: one thread a process, quiet libraries, the registries as they were, and a tiny run."""
 
 import functools
+import gc
 import importlib.metadata
 import logging
 from pathlib import Path
@@ -31,6 +32,14 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef) -> None:
     """What several tests share begins with the same random numbers, whichever test asks for it first."""
     if fixturedef.scope != "function":
         torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_garbage():
+    """Spares garbage collection what the libraries keep of a file's tests."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

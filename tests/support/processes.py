@@ -12,8 +12,10 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-import peft  # noqa: F401 - each run imports both, and a process that is forked here need not do so again
+import evaluate  # noqa: F401 - each run imports these four, and a process that is forked here need not do so again
+import peft  # noqa: F401
 import sklearn.metrics  # noqa: F401
+import transformers.optimization  # noqa: F401
 from accelerate.state import AcceleratorState
 
 from tests.conftest import ROOT
