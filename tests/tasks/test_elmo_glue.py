@@ -70,6 +70,7 @@ def test_a_run_trains_the_head_on_a_frozen_bilm_and_its_folder_repeats_the_numbe
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("flags", ["stsb"], indirect=True)
 def test_a_killed_run_goes_on_to_the_same_bits(flags, tmp_path, monkeypatch):
     def step(self, *_):
         if self.progress.update == 8:

@@ -348,7 +348,7 @@ def test_an_ensemble_answers_with_the_mean_of_its_runs(tmp_path, flags, version)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["bert", "gpt", "bidaf"])
+@pytest.mark.parametrize(("model", "version"), [("bert", "1.1"), ("gpt", "2.0"), ("bidaf", "2.0")])
 def test_two_processes_give_the_results_of_one(tmp_path, model, version):
     common = [*MODELS[model](tmp_path), *folder(tmp_path, version), *ALL, "--max_steps", "6", "--adam_epsilon", "0.01"]
     common += ["--save_strategy", "no"]

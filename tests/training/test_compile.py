@@ -71,13 +71,12 @@ def test_full_rows_are_one_graph(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@EACH_FAMILY
-def test_all_kinds_of_batches_in_one_run_stay_below_the_limit_of_graphs(cases, tmp_path, monkeypatch):
+def test_all_kinds_of_batches_in_one_run_stay_below_the_limit_of_graphs(tmp_path, monkeypatch):
     """Packed and whole batches, of one row and of several, above frozen layers: torch would make 8 graphs at most."""
-    _, model = cases.pair("ForSequenceClassification", tmp_path)
+    _, model = bert_cases.pair("ForSequenceClassification", tmp_path)
     optimization.freeze_layers(model, 1)
     kinds = ([5, 9, 2], [8, 3, 6], [9, 9, 9], [7, 7, 7], [6, 6], [9], [12], [4, 13, 8])
-    batches = [add_packing(cases.batch(lengths)) for lengths in kinds]
+    batches = [add_packing(bert_cases.batch(lengths)) for lengths in kinds]
     counter = compile_to_nothing(monkeypatch)
     with as_on_a_gpu(packed=True), optimization.compiled_layers(model.train(), "default"):
         for batch in batches * 2:

@@ -108,6 +108,16 @@ def test_data_tokenizer_and_model_may_move_or_be_named_another_way(flags, tmp_pa
     assert again["eval_accuracy"] == results["eval_accuracy"] and again["eval_loss"] == results["eval_loss"]
 
 
+MAY_CHANGE = {"save_strategy": "no", "save_steps": 7, "save_total_limit": 5, "logging_steps": 3}
+MAY_CHANGE |= {"per_device_eval_batch_size": 2, "report_to": "tensorboard", "dataloader_num_workers": 1}
+MAY_CHANGE |= {"gradient_checkpointing": True, "overwrite_output_dir": True, "output_dir": "other"}
+
+
+@pytest.mark.parametrize("name", MAY_CHANGE)
+def test_what_does_not_change_the_weights_may_change_when_a_run_is_resumed(run, name):
+    assert run_identity(run(**{name: MAY_CHANGE[name]})) == run_identity(run())
+
+
 def test_the_identity_in_metrics_shows_no_paths(flags, tmp_path):
     run_glue.main(flags)
     record = json.loads((tmp_path / "out" / "metrics.json").read_text(encoding="utf-8"))
