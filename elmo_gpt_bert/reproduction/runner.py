@@ -213,15 +213,16 @@ def made_of(step: Step) -> dict[str, Any]:
 
 def complete(step: Step) -> None:
     """Leaves of a finished run its results and its card, and what others read. Notes what a conversion was made of."""
-    if not step.row.is_run:
-        if not is_finished(step):  # the list of checksums, which digests have, stays the same
-            output_folder.write_checksums(step.output)
-            files.write_json(step.output / MADE_OF, made_of(step))
-    elif not step.kept:
-        output_folder.remove_all_but_results(step.output, keep_card=True)
-    for checkpoint in output_folder.matching_folders(step.output, output_folder.CHECKPOINT):
-        if checkpoint.name not in step.kept:
-            files.remove_folder(checkpoint)
+    with files.writing(step.output):
+        if not step.row.is_run:
+            if not is_finished(step):  # the list of checksums, which digests have, stays the same
+                output_folder.write_checksums(step.output)
+                files.write_json(step.output / MADE_OF, made_of(step))
+        elif not step.kept:
+            output_folder.remove_all_but_results(step.output, keep_card=True)
+        for checkpoint in output_folder.matching_folders(step.output, output_folder.CHECKPOINT):
+            if checkpoint.name not in step.kept:
+                files.remove_folder(checkpoint)
 
 
 # The runner
@@ -312,7 +313,8 @@ def start(step: Step, jobs: int, devices: str) -> Job:
     print(f"{step.name}: {shlex.join(step.command)}")
     begun_with = None if step.row.is_run else made_of(step)
     if not step.row.is_run and step.output.is_dir():
-        files.remove_folder(step.output)  # what a conversion has left of other input
+        with files.writing(step.output):
+            files.remove_folder(step.output)  # what a conversion has left of other input
     files.make_folder(step.output.parent)
     with files.writing(step.log):
         log = step.log.open("a", encoding="utf-8")

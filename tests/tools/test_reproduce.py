@@ -1,6 +1,7 @@
 """zoo-reproduce: its driver does what is left, whatever happened before."""
 
 import csv
+import errno
 import json
 import os
 import re
@@ -17,7 +18,7 @@ from elmo_gpt_bert.reproduction import __main__ as reproduce
 from elmo_gpt_bert.reproduction import report, runner
 from elmo_gpt_bert.reproduction.runner import Folders, Step, choose, plan
 from elmo_gpt_bert.reproduction.tables import TABLES, Place, Row, Table
-from elmo_gpt_bert.training import files
+from elmo_gpt_bert.training import files, output_folder
 from elmo_gpt_bert.training.errors import FileError, InputError, LaunchError
 from elmo_gpt_bert.training.identity import run_identity
 from tests.support.processes import fork, wait
@@ -372,6 +373,21 @@ def test_a_step_that_cannot_begin_fails_alone(fake, monkeypatch, capsys):
         run("--seeds", "1")
     assert "low, seed 42: FAILED: cannot write low: No space left on device" in capsys.readouterr().out
     assert calls(fake) == ["42 0.2"]
+
+
+def test_a_step_whose_folder_cannot_be_tidied_fails_alone(fake, monkeypatch, capsys):
+    tidy = output_folder.remove_all_but_results
+
+    def disk_fails_once(folder: Path, keep_card: bool) -> None:
+        if folder.parent.name == "low":
+            raise OSError(errno.EIO, "Input/output error")
+        tidy(folder, keep_card=keep_card)
+
+    monkeypatch.setattr(output_folder, "remove_all_but_results", disk_fails_once)
+    with pytest.raises(LaunchError, match="1 of 2 steps failed: low, seed 42"):
+        run("--seeds", "1")
+    assert re.search(r"low, seed 42: FAILED: cannot write \S+: Input/output error\.", capsys.readouterr().out)
+    assert calls(fake) == ["42 0.1", "42 0.2"]
 
 
 def test_a_recipe_with_a_wrong_key_is_named_before_anything_runs(fake, capsys):
