@@ -49,7 +49,7 @@ from elmo_gpt_bert.tasks.pretraining.objective import HeldOut, Objective, comput
 from elmo_gpt_bert.tasks.pretraining.plan import CorpusPlan, Phase
 from elmo_gpt_bert.tasks.pretraining.preparing import PreparedText, prepare
 from elmo_gpt_bert.tasks.pretraining.text import TextSource, find_files
-from elmo_gpt_bert.tasks.pretraining.vocabulary import size_field, tokenizer_class
+from elmo_gpt_bert.tasks.pretraining.vocabulary import is_of_words, size_field, tokenizer_class
 from elmo_gpt_bert.tasks.rows import hub_version
 from elmo_gpt_bert.training.arguments import (
     PAIRS,
@@ -234,10 +234,10 @@ def prepare_text(
     corpus: Path, config: PreTrainedConfig, args: PretrainingArguments, accelerator: Accelerator
 ) -> PreparedText:
     """The text as tokens, and the tokenizer: the model's, the one of --tokenizer_name, or one made from the text."""
-    tokenizer, kind, is_new = None, tokenizer_class(config), args.model_name_or_path.endswith(".json")
+    tokenizer, of_words, is_new = None, is_of_words(config), args.model_name_or_path.endswith(".json")
     if args.tokenizer_name is not None or not is_new:
         tokenizer = load_tokenizer(args.source, for_task=False)
-        if reads_words(tokenizer) != reads_words(kind):
+        if reads_words(tokenizer) != of_words:
             raise InputError(
                 f"{type(config).__name__} does not read the tokens of {type(tokenizer).__name__}: give another "
                 "--tokenizer_name, or leave it out for one that is made from the text"
@@ -248,17 +248,22 @@ def prepare_text(
                 f"--tokenizer_name {args.tokenizer_name} has {len(words)} words, the model {args.model_name_or_path} "
                 f"only {size}: choose another tokenizer, or give --config_overrides {size_field(config)}={len(words)}"
             )
-        if reads_words(kind) and not is_new and args.tokenizer_name is not None:
+        if of_words and not is_new and args.tokenizer_name is not None:
             former = load_tokenizer(replace(args.source, tokenizer_name=None), for_task=False)
             if former.targets and former.targets != tokenizer.targets:
                 raise InputError(
                     f"--tokenizer_name {args.tokenizer_name} has other words than the softmax of "
                     f"{args.model_name_or_path}: leave it out, or begin with a configuration"
                 )
-    has_case = "do_lower_case" in inspect.signature(kind).parameters
-    if tokenizer is None and not (args.do_lower_case or has_case or reads_words(kind)):
-        raise InputError(f"--do_lower_case false: {kind.__name__} always converts text to lower case, leave it out")
-    lower_case = args.do_lower_case if has_case else None
+    lower_case = None
+    if tokenizer is None:
+        kind = tokenizer_class(config)
+        has_case = "do_lower_case" in inspect.signature(kind).parameters
+        if not (args.do_lower_case or has_case or of_words):
+            raise InputError(
+                f"--do_lower_case false: {kind.__name__} always converts text to lower case, leave it out"
+            )
+        lower_case = args.do_lower_case if has_case else None
     processes = args.preprocessing_num_workers or os.cpu_count() or 1
     with accelerator.main_process_first():
         return prepare(corpus, args.text, config, tokenizer, lower_case, processes=processes, evaluates=args.do_eval)
@@ -295,7 +300,7 @@ def choose_objective(config: PreTrainedConfig, args: PretrainingArguments) -> st
 
     Raises ValueError for an objective that the model has no head for.
     """
-    heads = candidate_heads(config, tokenizer_class(config))
+    heads = candidate_heads(config, is_of_words(config))
     kinds = {head: kind for kind, head in OBJECTIVES.items()}
     possible = [kinds[head] for head in heads if has_head(head, config, args.source)]
     if not possible:

@@ -136,7 +136,7 @@ class SquadArguments(DataArguments):
         for split in [split for split in self.splits if split not in sources]:
             if self.data_dir is not None:
                 sources[split] = [find_file(Path(self.data_dir), split, self.version_2_with_negative)]
-            elif self.dataset_name is not None:
+            else:
                 sources[split] = hub_version(self.dataset_name, None, None)
         return sources
 
@@ -151,10 +151,10 @@ def load_data(args: SquadArguments) -> DatasetDict:
     options = {"version_2": args.version_2_with_negative, "locate": args.locate_answers}
     data, sources = DatasetDict(), args.data_sources()
     for split in args.splits:
-        if isinstance(sources.get(split), str):
+        if isinstance(sources[split], str):
             data |= read_hub(args.dataset_name, [split], **options)
         else:
-            (file,) = sources.get(split, [None])
+            (file,) = sources[split]
             data |= read_files({split: file}, **options, held_out=args.validation_split_percentage)
     return data
 

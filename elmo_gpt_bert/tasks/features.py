@@ -38,7 +38,7 @@ def count_up(counts: np.ndarray) -> np.ndarray:
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
-def reads_words(tokenizer: PreTrainedTokenizerBase | type) -> bool:
+def reads_words(tokenizer: PreTrainedTokenizerBase | type | None) -> bool:
     """Whether the tokenizer, or its class, is one of words rather than of subwords."""
     return hasattr(tokenizer, "word_targets")
 
@@ -55,13 +55,13 @@ def report_known_words(split: str, texts: Iterable[str | list[str]], tokenizer: 
         PartialState().print(f"{split}: {line}")
 
 
-def candidate_heads(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase | type) -> list[type]:
+def candidate_heads(config: PreTrainedConfig, words: bool) -> list[type]:
     """The Auto classes of the language models that the configuration may have, the likeliest first.
 
-    A tokenizer of words asks for a biLM. Of the others, a model that is configured as a decoder is causal, if there is
+    A model that reads `words` is a biLM. Of the others, a model that is configured as a decoder is causal, if there is
     such a head, and any other is masked.
     """
-    if reads_words(tokenizer):
+    if words:
         return [AutoModelForPreTraining]
     heads = [AutoModelForMaskedLM, AutoModelForCausalLM]
     return heads[::-1] if getattr(config, "is_decoder", False) else heads
@@ -69,7 +69,7 @@ def candidate_heads(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase
 
 def choose_head(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, source: ModelSource) -> type:
     """The Auto class of the model: the first of `candidate_heads` that it has. Raises ValueError if it has none."""
-    heads = candidate_heads(config, tokenizer)
+    heads = candidate_heads(config, reads_words(tokenizer))
     for head in heads:
         if has_head(head, config, source):
             return head

@@ -192,9 +192,8 @@ class Task(ABC):
         """What is loaded besides the model, for the console."""
         return f"; {describe_samples(self.samples)} {self.unit}"
 
-    def featurize(self, args: RunArguments) -> None:
+    def featurize(self, args: RunArguments) -> None:  # noqa: B027 - others come with them
         """Makes `features` and `collate`, where `run_task` loads the task without them."""
-        raise NotImplementedError
 
     def keep_states(self, args: RunArguments, accelerator: Accelerator) -> bool:
         """Adds states of a frozen model to the features, where the run keeps them on disk; whether it does."""

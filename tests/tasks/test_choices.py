@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from datasets import Dataset, DatasetDict
 
+import run_swag
 from elmo_gpt_bert import metrics
 from elmo_gpt_bert.tasks.choices import STORIES, TASKS, read_files, read_folder, read_hub
 from tests.support.choices_sample import SIZES, choices, context, right, write_csv, write_json, write_own, write_task
@@ -121,6 +122,8 @@ def test_the_hubs_rows_mean_the_same_as_the_published_files(tmp_path, monkeypatc
     data = read_hub(TASKS[task_name], SPLITS)
     assert calls == [asked]
     assert {split: data[split][:] for split in SPLITS} == {split: local[split][:] for split in SPLITS}
+    args = run_swag.SwagArguments(model_name_or_path="m", output_dir="o", task_name=task_name, do_eval=True)
+    assert run_swag.load_data(args)["validation"][:] == local["validation"][:]
 
 
 def test_codah_is_read_whole_though_some_first_sentences_are_empty(data):
@@ -224,6 +227,12 @@ def test_a_broken_file_of_ones_own_is_one_clear_error(tmp_path, name, content, m
     with pytest.raises(ValueError) as error:
         read_files({"train": str(tmp_path / name)})
     assert message in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 999
+
+
+def test_columns_that_are_wrong_are_named_with_their_row_where_a_part_is_held_out_too(tmp_path):
+    (tmp_path / "a.csv").write_text("text,choice0,choice1,label\n" + "a,b,c,0\n" * 9, encoding="utf-8")
+    with pytest.raises(ValueError, match="a.csv:2: the columns are text, choice0, choice1, label, but should be"):
+        read_files({"train": str(tmp_path / "a.csv")}, held_out=20.0)
 
 
 def test_examples_with_other_numbers_of_choices_do_not_share_a_file(tmp_path):

@@ -1,5 +1,6 @@
 """A corpus on disk reads as one row of tokens."""
 
+import json
 import pickle
 import shutil
 import struct
@@ -8,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from elmo_gpt_bert.tasks.pretraining.corpus import Corpus, Manifest, write_manifest
+from elmo_gpt_bert.tasks.pretraining.corpus import MANIFEST, VERSION, Corpus, Manifest, write_manifest
 from elmo_gpt_bert.training.errors import UserError
 from tests.support.corpus_sample import random_documents, write_corpus
 
@@ -103,6 +104,20 @@ def test_a_missing_or_cut_file_is_one_error(corpus, suffix, damage):
     if damage != "is missing":
         path.write_bytes(content[:6])
     with pytest.raises(UserError, match=f"train{suffix} is damaged: it {damage}"):
+        Corpus.open(corpus.folder)
+
+
+@pytest.mark.parametrize(
+    "change, problem",
+    [
+        ({"version": 99}, f"manifest.json is of version 99, this program reads {VERSION}. Prepare .* another folder"),
+        ({"pages": 7}, "manifest.json was changed .*'pages'.*. Prepare the corpus in another folder"),
+    ],
+)
+def test_a_manifest_of_another_version_or_with_other_entries_is_one_error(corpus, change, problem):
+    path = corpus.folder / MANIFEST
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(UserError, match=problem):
         Corpus.open(corpus.folder)
 
 

@@ -19,7 +19,7 @@ import pytest
 from filelock import FileLock
 from pyarrow import parquet
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import BertTokenizer, PreTrainedTokenizerFast
+from transformers import BertTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
 import modeling
 from elmo_gpt_bert.tasks.pretraining import preparing, vocabulary
@@ -144,6 +144,18 @@ def byte_pairs(texts: list[str]) -> PreTrainedTokenizerFast:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     backend.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet))
     return PreTrainedTokenizerFast(tokenizer_object=backend)
+
+
+def test_a_tokenizer_without_a_fast_one_behind_it_writes_its_ids(tmp_path, texts):
+    tokenizer = ByT5Tokenizer()
+    text = " ".join([*texts[0].split(), "Zoë </s>"])
+    (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+    source = TextSource(f"{tmp_path}/text.txt", sentences="lines", validation_split_percentage=0)
+    corpus = run(tmp_path / "out", source, tokenizer=tokenizer).train
+    apart = text.partition("</s>")[0], "<", "/s>"  # the name of a special token is read as text
+    assert tokens_of(corpus) == [
+        number for part in apart for number in tokenizer.encode(part, add_special_tokens=False)
+    ]
 
 
 @pytest.mark.parametrize("config", [BERT, GPT, ELMO], ids=lambda config: config.model_type)
@@ -383,6 +395,34 @@ def test_a_disk_that_is_full_for_the_tokenizer_is_one_error(tmp_path, source, mo
     monkeypatch.setattr(BertTokenizer, "save_pretrained", full)
     with pytest.raises(FileError, match="cannot write .*corpus: No space left on device"):
         prepare(tmp_path / "corpus", source, BERT)
+
+
+def test_another_error_of_writing_the_tokenizer_is_the_systems(tmp_path, source, monkeypatch):
+    def refused(*_, **__):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(BertTokenizer, "save_pretrained", refused)
+    with pytest.raises(FileError, match="cannot write .*corpus: Permission denied"):
+        prepare(tmp_path / "corpus", source, BERT)
+
+
+def test_an_empty_folder_that_is_there_is_filled(tmp_path, source):
+    (tmp_path / "out").mkdir()
+    assert run(tmp_path / "out", source, ELMO).train.num_tokens
+
+
+def test_a_text_that_changes_while_it_is_read_leaves_no_corpus(tmp_path, source, monkeypatch):
+    write_tokens = preparing.write_tokens
+
+    def changed(*arguments):
+        with (tmp_path / "a.txt").open("a") as file:
+            file.write("more\n")
+        return write_tokens(*arguments)
+
+    monkeypatch.setattr(preparing, "write_tokens", changed)
+    with pytest.raises(InputError, match="was prepared from a text that changed while it was read. Undo the change"):
+        run(tmp_path / "out", source)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_killed_process_of_many_is_one_error(tmp_path, source, monkeypatch):

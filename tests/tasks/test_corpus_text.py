@@ -15,8 +15,8 @@ import pytest
 from pyarrow import parquet
 
 from elmo_gpt_bert.tasks.pretraining import text
-from elmo_gpt_bert.tasks.pretraining.text import find_files, pieces, read_documents, split_sentences
-from elmo_gpt_bert.training.errors import UserError
+from elmo_gpt_bert.tasks.pretraining.text import TextSource, find_files, pieces, read_documents, split_sentences
+from elmo_gpt_bert.training.errors import InputError, UserError
 
 
 DOCUMENTS = ["A cat sat.\nIt purred.", "Zoë slept. Dr. Ode did not.", "One line"]
@@ -153,6 +153,12 @@ def test_text_that_cannot_be_read_is_one_error_with_its_place(tmp_path, name, co
     assert "\n" not in str(caught.value) and str(tmp_path) in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl", "a.csv", "a.parquet"])
+def test_a_file_that_is_not_there_is_one_error(tmp_path, name):
+    with pytest.raises(FileNotFoundError, match=f"(?i)cannot read {tmp_path}/{name}: no such file"):
+        list(read_documents(tmp_path / name))
+
+
 @pytest.mark.parametrize("suffix", [suffix for suffix in COMPRESSORS if suffix])
 def test_a_file_that_was_cut_short_is_one_error(tmp_path, suffix):
     content = COMPRESSORS[suffix](b"".join(b"%d sheep\n\n" % number for number in range(30_000)))
@@ -168,6 +174,20 @@ def test_a_parquet_column_without_text_is_one_error(tmp_path, values, problem):
         list(read_documents(tmp_path / "a.parquet"))
     with pytest.raises(UserError, match="no column body among text"):
         list(read_documents(tmp_path / "a.parquet", column="body"))
+
+
+@pytest.mark.parametrize(
+    "fields, problem",
+    [
+        ({}, "comes from --train_file or --dataset_name: give one of them"),
+        ({"train_file": "a.txt", "dataset_name": "a/b"}, "comes from --train_file or --dataset_name: give one of"),
+        ({"train_file": "a.txt", "validation_split_percentage": 100.0}, "100.0: must be at least 0 and below 100"),
+        ({"train_file": "a.txt", "validation_split_percentage": -1.0}, "-1.0: must be at least 0 and below 100"),
+    ],
+)
+def test_a_source_that_names_no_text_or_no_share_is_refused(fields, problem):
+    with pytest.raises(InputError, match=problem):
+        TextSource(**fields)
 
 
 # Sentences

@@ -167,6 +167,16 @@ def test_flags_are_refused_where_names_have_no_order(tmp_path, flags):
     run_glue.main([*words, "--label_names", ",".join(NAMES)])
 
 
+def test_files_of_single_texts_and_of_pairs_are_refused_in_one_run(tmp_path, flags):
+    train = write_csv(tmp_path / "a.csv", ["angry", "short"] * 2)
+    (tmp_path / "b.csv").write_text("sentence1,sentence2,label\na film,a plot,short\n", encoding="utf-8")
+    words = [*flags, "--train_file", train, "--validation_file", str(tmp_path / "b.csv"), "--do_train", "--do_eval"]
+    with pytest.raises(
+        ValueError, match="files have one text for each example, others two: give all of them the same"
+    ):
+        run_glue.main(words)
+
+
 def test_predictions_are_read_back_as_they_were_written(tmp_path, flags):
     texts = ["a\rfilm", "the plot,\nthe cast"]
     lines = [json.dumps({"text": each, "label": names}) for each, names in zip(texts, SETS, strict=False)]
@@ -275,6 +285,14 @@ def test_a_metric_that_suits_no_labels_is_an_error_before_the_work(tmp_path, fla
     with pytest.raises(ValueError, match=f"^--metric_name .*{message}"):
         run_glue.main([*flags, *words, "--metric_name", metric(result)])
     assert not (tmp_path / "out" / "metrics.json").exists()
+
+
+def test_a_metric_whose_name_is_reported_anyway_is_refused(tmp_path, flags, metric):
+    file, path = write_csv(tmp_path / "a.csv", ["ok", "bad"]), Path(metric("1.0"))
+    path.write_text(path.read_text(encoding="utf-8").replace('{"wrong"', '{"loss"'), encoding="utf-8")
+    words = ["--train_file", file, "--validation_file", file, "--do_train", "--do_eval", "--metric_name", str(path)]
+    with pytest.raises(ValueError, match="^--metric_name .*wrong.py gives loss, which is reported anyway: leave it"):
+        run_glue.main([*flags, *words])
 
 
 def test_a_metric_that_is_nowhere_is_one_error(tmp_path, flags):

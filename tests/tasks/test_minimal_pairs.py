@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, BertConfig, BertTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    BertConfig,
+    BertTokenizer,
+    ByT5Tokenizer,
+)
 
 import modeling
 from elmo_gpt_bert.tasks import minimal_pairs
@@ -222,6 +229,8 @@ def test_a_tokenizer_that_cannot_score_is_refused(tmp_path):
     scorer.tokenizer.mask_token = None
     with pytest.raises(InputError, match="has no mask token"):
         make_scorer(AutoModelForMaskedLM, scorer.model, scorer.tokenizer, "original")
+    with pytest.raises(InputError, match="--pll within_word_l2r: ByT5Tokenizer does not say which tokens are of one"):
+        make_scorer(AutoModelForMaskedLM, scorer.model, ByT5Tokenizer(mask_token="_"), "within_word_l2r")
     folder = write_bilm(tmp_path)
     (folder / "vocab.txt").unlink()
     with pytest.raises(InputError, match="cannot score sentences: this tokenizer has no vocab.txt"):

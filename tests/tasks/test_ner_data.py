@@ -9,6 +9,7 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from datasets import Sequence as ListOf
 
+import run_ner
 from elmo_gpt_bert.metrics.entities import entity_scores
 from elmo_gpt_bert.tasks.ner.data import (
     convert_tags,
@@ -166,6 +167,9 @@ def test_the_hubs_numbers_get_their_names(hub):
     scheme, data = read_hub(hub, ["train", "validation"])
     assert scheme == "iob2" and set(data) == {"train", "validation"}
     assert data["train"][:] == {"words": WORDS, "tags": [convert_tags(tags, "iob2") for tags in TAGS]}
+    args = run_ner.NerArguments(model_name_or_path="m", output_dir="o", dataset_name=hub, do_eval=True)
+    scheme, loaded = run_ner.load_data(args)
+    assert scheme == "iob2" and loaded["validation"][:] == data["validation"][:]
 
 
 def test_the_hub_is_asked_for_the_configuration_and_revision(monkeypatch):

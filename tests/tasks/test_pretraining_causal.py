@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from transformers import (
     BertConfig,
     BertLMHeadModel,
@@ -17,6 +18,7 @@ from transformers import (
 )
 
 from elmo_gpt_bert.tasks.pretraining.causal import CausalLM
+from elmo_gpt_bert.tasks.pretraining.objective import HeldOut, compute_losses
 from modeling import ZooGPTConfig, ZooGPTLMHeadModel
 from tests.support.corpus_sample import random_documents, write_corpus
 from tests.support.fake_corpus import FakeCorpus
@@ -172,6 +174,14 @@ def test_unpadded_and_padded_computation_agree(corpus, gpt):
     batch = (objective := CausalLM(corpus, 24, shuffle=False)).batch(range(objective.size))
     losses = [objective.compute(gpt, batch, {"unpad": unpad}).item() for unpad in (False, True)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_a_few_samples_of_held_out_text_are_the_first(corpus, gpt):
+    def losses(held_out: HeldOut) -> dict[str, list[np.ndarray]]:
+        return compute_losses(held_out, gpt, Accelerator(cpu=True), 3, {})
+
+    held_out = HeldOut.of(CausalLM(corpus, 24, shuffle=False))
+    assert losses(held_out.select(range(5))) == losses(HeldOut.of(held_out.objective, limit=5)) != losses(held_out)
 
 
 def test_a_batch_without_predictions_has_the_loss_zero(tmp_path, gpt):

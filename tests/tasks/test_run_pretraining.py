@@ -12,15 +12,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from safetensors.torch import load_file
-from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    AutoTokenizer,
+    ByT5Tokenizer,
+    LlamaConfig,
+)
 
 import run_blimp
 import run_glue
 import run_pretraining
 from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
 from elmo_gpt_bert.training import log, loop
+from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.loading import positions
+from elmo_gpt_bert.training.task import Description
 from modeling import ElmoConfig, ElmoForPreTraining, ElmoModel, ElmoTokenizer
 from tests.support.glue_sample import write_task
 from tests.support.pretraining_sample import MODELS, flags, write_text
@@ -445,16 +456,40 @@ def test_a_trained_bilm_without_a_softmax_gets_one(tmp_path, capsys):
             "--validation_file is the held-out text: leave out --validation_split",
         ),
         (["--train_file", "nowhere/*.txt"], "--train_file nowhere/.*: no file matches this pattern"),
+        (["--model_name_or_path", "vit.json"], "^ViTConfig has no head for a language model: choose another model$"),
+        (
+            ["--model_name_or_path", "llama.json", "--preprocessing_num_workers", "1"],
+            "^no tokenizer class belongs to LlamaConfig: give --tokenizer_name$",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_before_the_work(tmp_path, monkeypatch, capsys, more, problem):
     monkeypatch.chdir(tmp_path)
     ElmoTokenizer().save_pretrained("words")
+    for kind in ("vit", "llama"):
+        Path(f"{kind}.json").write_text(json.dumps({"model_type": kind}), encoding="utf-8")
     with pytest.raises((SystemExit, ValueError, OSError)) as error:
         run_pretraining.main([*flags(tmp_path, "masked_lm"), "--output_dir", str(tmp_path / "out"), *more])
     message = capsys.readouterr().err if error.type is SystemExit else str(error.value)
     assert len(message.strip().splitlines()) == 1
     assert re.search(problem, message)
+
+
+def test_the_card_names_a_data_set_of_the_hub(tmp_path):
+    argv = ["--model_name_or_path", "gpt.json", "--output_dir", "out", "--dataset_name", "a/b"]
+    args = parse_arguments(run_pretraining.PretrainingArguments, [*argv, "--dataset_config_name", "small"])
+    assert run_pretraining.describe_data("causal_lm", args) == Description("text-generation", "a/b", "a/b", "small")
+
+
+def test_a_model_without_a_tokenizer_class_of_its_own_takes_one_that_is_named(tmp_path):
+    ByT5Tokenizer().save_pretrained(tmp_path / "bytes")
+    words = [*flags(tmp_path, "causal_lm"), "--output_dir", "out", "--tokenizer_name", str(tmp_path / "bytes")]
+    args, config = parse_arguments(run_pretraining.PretrainingArguments, words), LlamaConfig(vocab_size=384)
+    assert run_pretraining.choose_objective(config, args) == "causal_lm"
+    text = run_pretraining.prepare_text(tmp_path / "corpus", config, args, Accelerator(cpu=True))
+    assert isinstance(text.tokenizer, ByT5Tokenizer) and text.train.vocab_size == 384
+    read = text.train.read(0, text.train.documents[0])
+    assert text.tokenizer.decode(read).split() == (tmp_path / "text.txt").read_text().partition("\n\n")[0].split()
 
 
 # Learning

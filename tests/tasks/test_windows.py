@@ -400,6 +400,13 @@ def test_a_tokenizer_that_does_not_tell_where_its_tokens_stand_is_refused(monkey
         make_windows(questions(("is it ?", "good")), bert)
 
 
+def test_a_tokenizer_that_puts_the_second_text_first_is_refused(bert):
+    pair = processors.TemplateProcessing(single="$A", pair="$B:1 $A:0", special_tokens=[])
+    bert.backend_tokenizer.post_processor = pair
+    with pytest.raises(ValueError, match="BertTokenizer does not put a pair's first text before its second"):
+        make_windows(questions(("is it ?", "good")), bert)
+
+
 def test_a_long_context_is_tokenised_once(bert, monkeypatch):
     read, call = [], BertTokenizer._encode_plus
     monkeypatch.setattr(BertTokenizer, "_encode_plus", lambda self, **given: read.append(given) or call(self, **given))

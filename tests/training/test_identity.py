@@ -178,8 +178,17 @@ def test_a_pattern_and_a_list_of_the_same_files_are_the_same_text(tmp_path):
     assert listed(files) == run_identity(args) != listed(files[::-1])
 
 
-def test_a_data_set_of_the_hub_counts_by_its_version(monkeypatch):
-    texts, args = ["good"], run_ner.NerArguments(dataset_name="a/b", **COMMON)
+@pytest.mark.parametrize(
+    "kind, name",
+    [
+        (run_ner.NerArguments, {"dataset_name": "a/b"}),
+        (run_squad.SquadArguments, {"dataset_name": "a/b"}),
+        (run_pretraining.PretrainingArguments, {"dataset_name": "a/b"}),
+        (run_swag.SwagArguments, {"task_name": "swag"}),
+    ],
+)
+def test_a_data_set_of_the_hub_counts_by_its_version(monkeypatch, kind, name):
+    texts, args = ["good"], kind(**name, **COMMON)
 
     def load(*_, **__) -> DatasetDict:
         return DatasetDict({"train": Dataset.from_dict({"text": texts})})
@@ -190,9 +199,14 @@ def test_a_data_set_of_the_hub_counts_by_its_version(monkeypatch):
 
     monkeypatch.setattr("datasets.load_dataset", load)
     first = version()
-    assert first.startswith("a/b@") and version() == first
+    assert first.startswith(("a/b@", "allenai/swag@")) and version() == first
     texts.append("bad")
     assert version() != first
+
+
+def test_a_data_set_whose_revision_is_fixed_counts_by_that():
+    args = run_glue.GlueArguments(**COMMON | {"do_train": False}, task_name="hans")
+    assert run_identity(args)["validation data"] == "jhu-cogsci/hans@refs/convert/parquet"
 
 
 def test_a_model_of_the_hub_counts_by_its_commit(tmp_path, monkeypatch):

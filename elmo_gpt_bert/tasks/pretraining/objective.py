@@ -99,10 +99,8 @@ class Objective(ABC):
         """
         return {}
 
-    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
+    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:  # noqa: B027 - most objectives have no state
         """Continues from what `state` returned: that of all processes, concatenated. Their number may differ now."""
-        if state:
-            raise ValueError(f"{type(self).__name__} has no state, but this one holds {', '.join(state)}.")
 
     def begin_evaluation(self, device: torch.device) -> None:  # noqa: B027 - most objectives have nothing to do
         """Prepares an evaluation on `device`. Every process calls it before the first batch.

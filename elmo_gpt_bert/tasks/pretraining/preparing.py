@@ -48,7 +48,14 @@ from elmo_gpt_bert.tasks.pretraining.text import (
     pieces,
     split_sentences,
 )
-from elmo_gpt_bert.tasks.pretraining.vocabulary import Encoder, digest, refuse_characters, size_field, tokenizer_class
+from elmo_gpt_bert.tasks.pretraining.vocabulary import (
+    Encoder,
+    digest,
+    is_of_words,
+    refuse_characters,
+    size_field,
+    tokenizer_class,
+)
 from elmo_gpt_bert.tasks.rows import is_held_out, listed
 from elmo_gpt_bert.training.errors import (
     ExistingFileError,
@@ -208,7 +215,7 @@ class _Preparation:
 
     @property
     def _reads_words(self) -> bool:
-        return reads_words(self.tokenizer or tokenizer_class(self.config))
+        return is_of_words(self.config) if self.tokenizer is None else reads_words(self.tokenizer)
 
     @property
     def _makes_tokenizer(self) -> bool:

@@ -44,7 +44,12 @@ def tokenizer_class(config: PreTrainedConfig) -> type[PreTrainedTokenizerBase]:
 
 def size_field(config: PreTrainedConfig) -> str:
     """The name of the configuration's field with the size of the vocabulary."""
-    return "lm_vocab_size" if reads_words(tokenizer_class(config)) else "vocab_size"
+    return "lm_vocab_size" if is_of_words(config) else "vocab_size"
+
+
+def is_of_words(config: PreTrainedConfig) -> bool:
+    """Whether the configuration's model reads words rather than subwords."""
+    return reads_words(TOKENIZER_MAPPING.get(type(config), None))
 
 
 def refuse_characters(tokenizer: PreTrainedTokenizerBase | None) -> None:
