@@ -18,7 +18,6 @@ from elmo_gpt_bert.training.errors import (
     ExistingFileError,
     FileError,
     InputError,
-    MissingFileError,
     PackageError,
     UserError,
     as_user_errors,
@@ -124,8 +123,6 @@ def read_checkpoint(prefix: str, unread: tuple[str, ...] = ()) -> dict[str, np.n
 
 def read_pickle(path: Path) -> dict[str, torch.Tensor]:
     """The state dict in a file of torch.save, of any version of torch and any device. No code in it is run."""
-    if not path.is_file():
-        raise MissingFileError(f"{path}: no such file")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)  # tensors only: a pickle could run any code
     except Exception as error:  # torch raises many: OSError, pickle's, zipfile's, KeyError, EOFError

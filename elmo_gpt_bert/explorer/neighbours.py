@@ -72,8 +72,6 @@ def read_index(path: str | None) -> Index:
     sentences, words, is_whole = [], 0, True
     for sentence in chain.from_iterable(map(split_sentences, read_documents(Path(path)))):
         tokens = [sentence[slice(*span)] for span in split_words(sentence)]
-        if not tokens:
-            continue
         if len(tokens) > LONGEST or words + len(tokens) > MOST_WORDS:
             is_whole = False
             if words + LONGEST > MOST_WORDS:

@@ -300,6 +300,14 @@ def replace(name: str, old: str, new: str):
     return change
 
 
+def folder_instead(name: str):
+    def change(release):
+        (release / name).unlink()
+        (release / name).mkdir()
+
+    return change
+
+
 def config(**values: object):
     return lambda release: (release / "config.json").write_text(json.dumps(values))
 
@@ -348,6 +356,7 @@ REFUSED = {
     "no dictionary": (remove("char.dic"), "release is not a release of ELMoForManyLangs, which has char.dic"),
     "no pickle": (remove(E), "which has encoder.pkl: name the folder with this file"),
     "no words": (remove("word.dic"), "word.dic: no such file"),
+    "a folder of words": (folder_instead("word.dic"), "cannot read .*word.dic: .*Is a directory"),
     "no configuration": (remove("config.json"), "config.json: no such file"),
     "no path of sizes": (config(seed=1), "config.json: config_path must name the file of sizes, not be None"),
     "no file of sizes": (

@@ -17,6 +17,7 @@ from transformers import AutoTokenizer
 
 from elmo_gpt_bert.convert.vectors import FASTTEXT, convert, count_words, main, read_vectors
 from elmo_gpt_bert.tasks.ner.data import read_files
+from elmo_gpt_bert.training.errors import InputError
 from modeling import ElmoConfig, ElmoForPreTraining, ElmoForTokenClassification, ElmoModel, ElmoTokenizer
 from modeling.elmo.configuration_elmo import AUTO_MAP
 from tests.support.tiny_run import Arguments, load_model
@@ -133,6 +134,14 @@ def test_an_old_supervised_fasttext_model_has_no_subwords(path):
     np.testing.assert_array_equal(read_vectors(path)[1], rows[: len(WORDS)])
 
 
+@pytest.mark.parametrize("header", [False, True])
+def test_blank_lines_of_text_are_no_words(header, path):
+    first, *others = in_text(header=header).splitlines(keepends=True)
+    path.write_bytes(b"".join([first, b"\n", *others, b" \n"]))
+    words, table = read_vectors(path)
+    assert words == WORDS and np.array_equal(table, TABLE)
+
+
 def test_words_may_have_spaces_in_text(path):
     path.write_bytes(in_text(["at name@example.com", ". . ."], TABLE[:2]))
     with pytest.raises(ValueError, match="line 1: could not convert"):  # nothing says yet how many are numbers
@@ -161,6 +170,13 @@ def test_only_wanted_words_are_kept(content, path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
+def test_a_file_without_any_of_the_wanted_words_is_one_error(content, path):
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="vectors holds no vector for any word in --texts$"):
+        read_vectors(path, {"absent"})
+
+
 @pytest.mark.parametrize(("make", "count"), [(in_text, 4_000), (in_binary, 40_000)], ids=["text", "binary"])
 def test_of_a_large_file_only_what_is_wanted_is_in_memory(make, count, path):
     path.write_bytes(make([f"word{number}" for number in range(count)], np.tile(TABLE[0], (count, 12))))
@@ -527,6 +543,12 @@ def test_a_checkpoint_of_another_family_or_one_that_lacks_weights_is_one_clear_e
         (checkpoint / "config.json").write_text(json.dumps(saved | changes))
         with pytest.raises(ValueError, match=message):
             convert(str(checkpoint), str(tmp_path / "out"), str(path))
+    (checkpoint / "config.json").write_text(json.dumps(saved | {"num_hidden_layers": 2, "model_type": "elmo"}))
+    weights = (checkpoint / "model.safetensors").read_bytes()
+    (checkpoint / "model.safetensors").write_bytes(weights[:-9])
+    with pytest.raises(OSError, match=f"^cannot load {checkpoint}: .*") as caught:
+        convert(str(checkpoint), str(tmp_path / "out"), str(path))
+    assert "\n" not in str(caught.value)
     with pytest.raises(OSError, match="nowhere"):
         convert(str(tmp_path / "nowhere"), str(tmp_path / "out"), str(path))
 

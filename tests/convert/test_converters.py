@@ -110,3 +110,13 @@ def test_the_commands_error_is_one_line(converter, capsys):
     with pytest.raises(SystemExit, match="1"):
         converter.main(converter.command)
     assert capsys.readouterr().err.partition(": ")[2] == f"error: {missing}: no such file\n"
+
+
+def test_a_folder_in_the_place_of_a_file_is_one_line(converter, capsys):
+    file = converter.release / converter.file
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(SystemExit, match="1"):
+        converter.main(converter.command)
+    error = capsys.readouterr().err
+    assert str(file) in error and len(error.splitlines()) == 1

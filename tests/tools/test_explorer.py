@@ -158,6 +158,14 @@ def test_an_index_leaves_long_sentences_out_and_an_empty_or_missing_one_is_an_er
     assert len(read_index(None).sentences) == 351
 
 
+def test_an_index_ends_where_it_has_the_most_words(tmp_path, monkeypatch):
+    monkeypatch.setattr("elmo_gpt_bert.explorer.neighbours.MOST_WORDS", 65)
+    ten = " ".join(["word"] * 10)
+    (path := tmp_path / "index.txt").write_text("\n".join([ten] * 7 + ["The end ."]), encoding="utf-8")
+    index = read_index(str(path))
+    assert index.sentences == [ten.split()] * 6 and not index.is_whole
+
+
 # Fine-tuned models
 
 

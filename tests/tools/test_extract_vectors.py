@@ -290,6 +290,8 @@ def test_what_cannot_be_read_is_one_clear_error_before_anything_is_written(text,
         extract(write_vectors(tmp_path / "glove.txt", ["the"]), text)
     with pytest.raises(ValueError, match="leave it out with --vectors_of tokens"):
         extract(folder, text, "--vectors_of", "tokens", "--pieces", "mean")
+    with pytest.raises(ValueError, match="--batch_size must be at least 1, not 0"):
+        extract(folder, text, "--batch_size", "0")
     text.write_bytes(b"the film\n\xff\n")
     with pytest.raises(ValueError, match="text.txt:2: not UTF-8"):
         extract(folder, text)

@@ -9,7 +9,7 @@ import pytest
 
 from elmo_gpt_bert.explorer import __main__ as app
 from elmo_gpt_bert.explorer import panels as panels_module
-from elmo_gpt_bert.explorer.drawing import describe_verdict, draw_scores, highlight, percent
+from elmo_gpt_bert.explorer.drawing import describe_verdict, describe_word, draw_scores, highlight, percent
 from elmo_gpt_bert.explorer.language_models import load_language_model
 from elmo_gpt_bert.explorer.panels import Panels
 from elmo_gpt_bert.explorer.surprisal import ScoredSentence, ScoredWord, score_sentence
@@ -67,6 +67,11 @@ def test_the_widths_of_bars_are_in_proportion_to_their_bits():
     assert widths == [("0.00", "100.00"), ("0.00", "25.00"), ("25.00", "50.00")]
     assert "&lt;0.01%" in draw_scores([ScoredSentence(words)])
     assert [percent(p) for p in (1.0, 0.25, 0.0123, 0.0001, 0.00001)] == ["100%", "25%", "1.2%", "0.01%", "<0.01%"]
+
+
+def test_a_word_of_which_only_the_first_piece_is_not_predicted_says_so():
+    word = ScoredWord("plot", ["pl", "ot"], [3.0], is_partial=True)
+    assert describe_word(word) == "3.00 bits; pieces: pl ot; its first piece is not predicted: nothing is before it"
 
 
 def test_neighbours_are_shown_for_each_layer_of_each_model(panels, tmp_path):

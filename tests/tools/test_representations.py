@@ -140,6 +140,12 @@ def test_what_is_no_model_is_one_clear_error(tmp_path):
         load_encoder(str(tmp_path / "config.json"))
 
 
+def test_no_sentences_have_no_vectors(tmp_path):
+    encoder = load_encoder(str(write_vectors(tmp_path / "vectors.txt", ["film"])), ["film"])
+    with pytest.raises(ValueError, match="there are no sentences, so there are no vectors"):
+        word_vectors(encoder, [])
+
+
 def test_vectors_of_other_words_are_one_clear_error_without_a_flag_of_another_command(tmp_path):
     path = write_vectors(tmp_path / "vectors.txt", ["film"])
     with pytest.raises(InputError, match="vectors.txt holds no vector for any word in the texts$"):

@@ -495,6 +495,13 @@ def test_a_wrong_flag_is_one_clear_error(fake, flags, problem):
     assert problem in str(error.value)
 
 
+def test_a_number_of_seeds_or_jobs_that_is_none_is_one_clear_error(fake, capsys):
+    for flag in ("--seeds", "--jobs"):
+        with pytest.raises(SystemExit):
+            reproduce.main(["tiny", flag, "0"])
+        assert f"argument {flag}: must be positive, not 0" in capsys.readouterr().err
+
+
 def test_a_dry_run_prints_commands_and_does_nothing(fake, capsys):
     run("--dry_run", "--seeds", "1")
     shown = capsys.readouterr().out.splitlines()

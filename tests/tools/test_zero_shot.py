@@ -239,6 +239,8 @@ def test_what_cannot_be_scored_is_one_clear_error(tmp_path):
         zero_shot.main([str(write_bert(tmp_path)), *task, "--verbalizers", "", "good", *output])
     with pytest.raises(FileNotFoundError, match="--blimp .*nowhere: no such file or folder"):
         zero_shot.main([str(folder), "--blimp", str(tmp_path / "nowhere"), *output])
+    with pytest.raises(FileNotFoundError, match="absent: no such folder"):
+        zero_shot.main([str(tmp_path / "absent"), *task, *output])
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match="empty is no model folder and holds no checkpoint-N"):
         zero_shot.main([str(tmp_path / "empty"), *task, *output])
