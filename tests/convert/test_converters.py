@@ -4,11 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Annotated
 
 import pytest
 from transformers import BertTokenizer
 
 from elmo_gpt_bert.convert import bert, vectors
+from elmo_gpt_bert.convert.files import command_line
 from modeling import ElmoTokenizer, ZooGPTTokenizer
 from tests.convert import test_convert_bert, test_convert_gpt, test_convert_manylangs, test_convert_vectors
 from tests.support.manylangs_reference import write_release
@@ -112,11 +114,10 @@ def test_the_commands_error_is_one_line(converter, capsys):
     assert capsys.readouterr().err.partition(": ")[2] == f"error: {missing}: no such file\n"
 
 
-def test_a_folder_in_the_place_of_a_file_is_one_line(converter, capsys):
-    file = converter.release / converter.file
-    file.unlink()
-    file.mkdir()
+def test_the_systems_error_about_a_file_is_one_line(capsys):
+    def convert(file: Annotated[str, "a file"]) -> None:
+        raise PermissionError(13, "Permission denied", file)
+
     with pytest.raises(SystemExit, match="1"):
-        converter.main(converter.command)
-    error = capsys.readouterr().err
-    assert str(file) in error and len(error.splitlines()) == 1
+        command_line(convert, ["--file", "secret.txt"])
+    assert capsys.readouterr().err.partition(": ")[2] == "error: [Errno 13] Permission denied: 'secret.txt'\n"
