@@ -106,6 +106,17 @@ def test_the_loss_is_the_mean_of_both_cross_entropies_and_leaves_impossible_posi
     assert model(**batch, start_positions=starts).loss is None
 
 
+def test_two_accumulated_batches_of_answers_weigh_as_one():
+    model, rows = make_model(ElmoForQuestionAnswering), [make_row(2, 3), make_row(1, 2), make_row(3, 3)]
+    places = {"start_positions": torch.tensor([3, 1, 4]), "end_positions": torch.tensor([4, 2, 5])}
+
+    def loss(part: slice, **count: int) -> torch.Tensor:
+        return model(**collate(rows[part]), **{name: each[part] for name, each in places.items()}, **count).loss
+
+    parts = [loss(part, num_items_in_batch=3) for part in (slice(0, 1), slice(1, 3))]
+    torch.testing.assert_close(sum(parts), loss(slice(0, 3)))
+
+
 def test_the_loss_is_zero_where_no_position_counts_or_there_is_no_word():
     for width in (0, 3):
         logits = torch.randn(2, width, requires_grad=True)

@@ -1,5 +1,6 @@
 """The biLM: the released vectors, a slow reference, and that nothing but a sentence decides on its vectors."""
 
+import copy
 import json
 
 import h5py
@@ -284,6 +285,16 @@ def test_each_word_of_a_batch_is_computed_once():
     layers_of(model, SENTENCES)
     words = {word for sentence in SENTENCES for word in sentence}
     assert computed == [len(words) + 2]  # with <S> and </S>
+
+
+def test_another_table_of_characters_is_read():
+    other = copy.deepcopy(model := small_model())
+    table = torch.nn.Embedding.from_pretrained(torch.randn_like(model.get_input_embeddings().weight))
+    model.set_input_embeddings(table)
+    assert model.get_input_embeddings() is table
+    other.get_input_embeddings().weight.data.copy_(table.weight)
+    for found, wanted in zip(layers_of(model, SENTENCES), layers_of(other, SENTENCES), strict=True):
+        torch.testing.assert_close(found, wanted, atol=0, rtol=0)
 
 
 # What `embed` and bad input give

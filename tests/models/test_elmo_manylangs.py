@@ -103,6 +103,11 @@ def test_ids_turn_into_words_again(tokenizer):
     assert tokenizer.decode([[0] * 10]) == "[PAD]"
 
 
+def test_ids_of_letters_alone_turn_into_words_and_marks_again(tmp_path):
+    tokenizer, words = ElmoTokenizer.from_pretrained(make(tmp_path, word_dim=0)), ["Tao", "<bos>", "kat", "<eos>"]
+    assert tokenizer.convert_ids_to_tokens(tokenizer(words, is_split_into_words=True)["input_ids"]) == words
+
+
 def test_the_vocabulary_is_that_of_the_letters(tokenizer, elmo):
     vocabulary = tokenizer.get_vocab()
     assert sorted(vocabulary.values()) == list(range(elmo.config.vocab_size)) and vocabulary["我"] > 1

@@ -316,6 +316,15 @@ def test_a_stream_may_come_in_pieces_and_is_evaluated_against_all_words():
     torch.testing.assert_close(whole[0], torch.stack(found).mean(), atol=1e-5, rtol=1e-5)
 
 
+def test_streams_of_static_shapes_have_the_same_loss(monkeypatch):
+    model, ids = language_model(), batch_of([["a", "b", "a", "c"], ["e", "f", "a", "b"]], 12)
+    labels = torch.tensor([[3, -100, 5, 16], [-100, -100, 0, 1]])
+    streams = {"input_ids": ids, "reverse_input_ids": ids.flip(1), "labels": labels, "reverse_labels": labels.flip(1)}
+    expected = model(**streams).direction_losses
+    monkeypatch.setattr(pretraining, "is_opaque", lambda tensor: True)  # as in a traced graph
+    torch.testing.assert_close(model(**streams).direction_losses, expected)
+
+
 def test_sentences_may_go_on_where_those_before_ended():
     model = language_model(state="carry")
     batch = {"input_ids": batch_of(SENTENCES, 12), "labels": LABELS}
@@ -352,6 +361,10 @@ def test_the_softmax_begins_as_released():
         (
             {name: batch_of(SENTENCES, 9) for name in ("input_ids", "reverse_input_ids")} | {"reverse_labels": LABELS},
             r"\(rows, words, 12\) .* but these are \(4, 5, 9\)",
+        ),
+        (
+            {"reverse_input_ids": batch_of(SENTENCES, 12), "reverse_labels": LABELS, "num_draws": torch.ones(2)},
+            r"sampled_words and num_draws are None and \(2,\), not \(2, words\) and \(2,\)",
         ),
         ({"labels": LABELS[:, :4]}, r"labels are \(4, 4\), not \(4, 5\): the number of each word"),
     ],

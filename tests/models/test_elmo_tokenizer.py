@@ -107,6 +107,7 @@ def test_padding_is_the_only_special_token(tokenizer):
     rows = tokenizer(["a bc d", "x y"], padding=True, return_tensors="np")["input_ids"]
     for row in (rows[1], rows[1].tolist()):
         assert tokenizer.get_special_tokens_mask(row, already_has_special_tokens=True) == [0, 0, 1]
+    assert tokenizer.all_special_ids == [0]
 
 
 def test_rows_of_another_width_are_refused(tokenizer):
@@ -326,6 +327,15 @@ def test_one_example_is_padded_as_one(tokenizer):
     assert padded["input_ids"].shape == (3, 50) and padded["attention_mask"].tolist() == [1, 1, 0]
     assert tokenizer.pad({"input_ids": []}, padding="max_length", max_length=2)["input_ids"] == [[0] * 50] * 2
     assert tokenizer.pad({"input_ids": [[]]}, padding="max_length", max_length=2)["attention_mask"] == [[0, 0]]
+
+
+def test_lengths_count_words_and_padding(tokenizer):
+    assert tokenizer(["a b c", "d"], return_length=True)["length"] == [3, 1]
+    assert tokenizer(["a b c", "d"], padding=True, return_length=True, return_tensors="pt")["length"].tolist() == [
+        3,
+        3,
+    ]
+    assert tokenizer("a b", return_length=True)["length"] == 2
 
 
 def test_what_belongs_to_no_word_is_passed_on(tokenizer):

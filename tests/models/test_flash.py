@@ -1,6 +1,8 @@
 """torch's flash attention over the sequences of a packed batch, the default on a GPU. It needs one; here a stand-in
 computes the same, one sequence at a time, from what the operation is handed."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -62,6 +64,12 @@ def test_an_operation_with_other_arguments_is_not_used(monkeypatch):
     wanted = modeling_packing.FLASH_ARGUMENTS
     monkeypatch.setattr(modeling_packing, "FLASH_ARGUMENTS", [*wanted[:7], "is_causal", "dropout_p", wanted[9]])
     assert modeling_packing.find_flash_operation() is None
+
+
+def test_a_torch_without_the_operation_has_none(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.ops, "aten", SimpleNamespace())
+        assert modeling_packing.find_flash_operation() is None
 
 
 @pytest.mark.usefixtures("_on_gpu")

@@ -153,6 +153,15 @@ def test_the_language_modeling_loss_of_a_classifier_is_its_formula(both_orders, 
     assert output.loss.item() == pytest.approx(expected, abs=1e-6)  # cross-entropies are single precision
 
 
+@pytest.mark.parametrize("both_orders", [False, True])
+def test_without_a_mask_or_a_padding_token_every_token_counts(both_orders):
+    ours = zoo("ForSequenceClassification", lm_loss_weight=0.3, both_orders=both_orders, pad_token_id=None)
+    inputs = pairs_of_sentences([(3, 5), (4, 4), (1, 7)])
+    assert inputs["attention_mask"].all()
+    output = ours(inputs["input_ids"], labels=torch.tensor([0, 1, 1]))
+    torch.testing.assert_close(output.loss, ours(**inputs, labels=torch.tensor([0, 1, 1])).loss)
+
+
 @SIDE
 @pytest.mark.parametrize("choices", [2, 4, 5])
 def test_the_language_modeling_loss_of_choices_is_its_formula(choices, side):
@@ -338,6 +347,14 @@ def test_answers_are_a_softmax_over_the_real_tokens(side):
     output = ours(**inputs, start_positions=changed[0], end_positions=changed[1])
     counted = torch.stack(losses[:4] + losses[6:]).mean()  # an answer on padding does not count
     torch.testing.assert_close(output.loss, counted, atol=1e-5, rtol=1e-5)
+
+
+def test_answers_in_embeddings_are_those_in_their_words():
+    ours = zoo("ForQuestionAnswering")
+    ids, places = torch.randint(1, 90, (2, 7)), {"start_positions": torch.tensor([0, 3])}
+    places["end_positions"] = torch.tensor([2, 6])
+    output = ours(inputs_embeds=ours.get_input_embeddings()(ids), **places)
+    torch.testing.assert_close(output.loss, ours(ids, attention_mask=torch.ones_like(ids), **places).loss)
 
 
 @pytest.mark.parametrize("head", ["ForSequenceClassification", "ForMultipleChoice", "ForTokenClassification"])

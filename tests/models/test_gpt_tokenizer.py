@@ -524,6 +524,7 @@ def test_a_vocabulary_needs_the_unknown_token():
 def test_two_tokens_with_one_id_are_refused_added_ones_too():
     with pytest.raises(ValueError, match="have the same id, 5: number the n tokens of the vocabulary from 0 to n - 1"):
         ZooGPTTokenizer(tiny_vocabulary() | {"twice": 5}, MERGES)
+    assert ZooGPTTokenizer(tiny_vocabulary(), MERGES).add_tokens(["<unk>"]) == 0  # it is there
     with_a_hole = tiny_vocabulary()
     last = max(with_a_hole.values())
     del with_a_hole["°"]
@@ -549,6 +550,8 @@ def test_half_a_character_is_one_clear_error(text, tokenizer):
 def test_what_is_no_text_stays_transformers_error(tokenizer):
     with pytest.raises(ValueError, match="text input must be of type `str`"):
         tokenizer(3)
+    with pytest.raises(TypeError, match="TextEncodeInput must be"):
+        tokenizer(["a", 3])
 
 
 @pytest.mark.slow

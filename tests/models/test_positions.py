@@ -141,6 +141,14 @@ def test_boundaries_that_do_not_fit_are_refused(cases, rows, given, message, tmp
         ours(torch.randint(1, 90, (rows, COLUMNS)), **given)
 
 
+def test_a_cache_that_holds_tokens_is_not_given_beside_boundaries():
+    ours, ids = gpt_cases.zoo("Model"), torch.randint(1, 90, (1, COLUMNS))
+    cache = ours(ids, use_cache=True).past_key_values
+    for given in ({"seq_idx": torch.zeros_like(ids)}, {"cu_seq_lens_q": torch.tensor([0, COLUMNS])}):
+        with pytest.raises(ValueError, match="A cache that holds tokens holds one sequence a row: leave out"):
+            ours(ids, past_key_values=cache, **given)
+
+
 @EACH_FAMILY
 def test_a_mask_over_pairs_is_not_given_beside_boundaries(cases, tmp_path):
     _, ours = cases.pair("Model", tmp_path)

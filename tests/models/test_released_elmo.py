@@ -46,6 +46,14 @@ def test_one_call_gives_the_model_that_the_converter_writes_bit_for_bit(changes,
         assert torch.equal(vectors, expected)
 
 
+def test_what_a_training_keeps_beside_its_weights_is_left_out(release):
+    expected = load(release).state_dict()
+    with h5py.File(release / "weights.hdf5", "a") as file:
+        file["global_step"], file["train_perplexity"], file["lm/Adagrad"] = 7, 39.5, np.ones(3)
+    found = load(release).state_dict()
+    assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
+
+
 @pytest.mark.parametrize("way", ["in one call", "converted"])
 def test_released_vectors_are_reproduced(way, data, tmp_path):
     """Computed by the original TensorFlow code, in batches of three rows, each going on where it ended before."""

@@ -17,7 +17,7 @@ import run_glue
 import run_ner
 import run_squad
 from elmo_gpt_bert.training.launching import choose_implementation
-from modeling import FeatureTaggerForTokenClassification, ZooBertConfig, ZooBertModel
+from modeling import FeatureTaggerForTokenClassification, ZooBertConfig, ZooBertModel, ZooGPTConfig, ZooGPTModel
 from tests.support.glue_sample import VOCABULARY, write_model, write_task, write_vocabulary
 from tests.support.ner_sample import write_folder
 from tests.support.squad_sample import make_articles
@@ -121,6 +121,15 @@ def test_an_encoder_gets_the_gradient_of_the_whole_network_unless_it_is_frozen(f
         name for name, parameter in model.named_parameters() if parameter.requires_grad and parameter.grad is None
     }
     assert unused == set()
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_an_encoder_without_a_pooler_is_trained_as_a_whole_unless_it_is_frozen(frozen):
+    encoder = ZooGPTModel(ZooGPTConfig(vocab_size=30, n_embd=12, n_layer=1, n_head=3))
+    model = FeatureTaggerForTokenClassification.from_encoder(
+        encoder, freeze_encoder=frozen, features="last", rnn_size=4
+    )
+    assert {parameter.requires_grad for parameter in model.encoder.parameters()} == {not frozen}
 
 
 def small_tagger(**options) -> FeatureTaggerForTokenClassification:
