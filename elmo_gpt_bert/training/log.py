@@ -33,6 +33,7 @@ class History(GeneralTracker):
 
     name = "curves"
     requires_logging_directory = False
+    tracker = None  # the object of a tracker's library, which accelerate asks for
 
     def __init__(self, output: Path, resumes: bool) -> None:
         """`resumes`: whether the run may go on from a checkpoint, so that earlier lines are a part of it.
@@ -43,10 +44,6 @@ class History(GeneralTracker):
         self.output = output
         if resumes:
             read_log(output)
-
-    @property
-    def tracker(self) -> "History":
-        return self
 
     @on_main_process
     def store_init_configuration(self, values: dict) -> None:
@@ -173,9 +170,10 @@ def start_trackers(args: RunArguments, accelerator: Accelerator, update: int | N
     try:
         accelerator.init_trackers("elmo-gpt-bert", config, init_kwargs=names)
     except Exception as error:  # each tracker raises its own
-        problem = " ".join(str(error).split())
-        remedy = "WANDB_MODE=offline keeps wandb's curves here"
-        raise LaunchError(f"--report_to {args.report_to}: {problem} {remedy}") from error
+        problem = " ".join(str(error).split()).rstrip(".")
+        uses_wandb = {"all", "wandb"} & {*args.report_to.split(",")}
+        remedy = "WANDB_MODE=offline keeps wandb's curves here" if uses_wandb else "Mend it, or choose another tracker"
+        raise LaunchError(f"--report_to {args.report_to}: {problem}. {remedy}") from error
 
 
 def finish_trackers(accelerator: Accelerator) -> None:

@@ -80,6 +80,7 @@ def scores(results: dict[str, float]) -> dict[str, float]:
         ([], "there are no data: name them by one of --task_name, --train_file"),
         (["--task_name", "swag", "--train_file", "y"], "--task_name swag has no effect with --train_file y"),
         (["--task_name", "hellaswag"], "--task_name must be one of swag, race, storycloze, not hellaswag"),
+        (["--data_dir", "x"], "--data_dir holds the data of a task: give its --task_name"),
         (["--data_dir", "x", "--train_file", "y"], "--data_dir x has no effect with --train_file y: leave out one"),
         (["--task_name", "storycloze"], "storycloze is not on the Hub: ask its authors for the data"),
         (["--task_name", "swag", "--max_eval_samples", "0"], "--max_eval_samples must be positive, not 0"),

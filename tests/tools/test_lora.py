@@ -18,6 +18,7 @@ from transformers import (
 
 import run_glue
 from elmo_gpt_bert.tasks.labelled_texts import MULTI_LABEL
+from elmo_gpt_bert.training import loading
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.identity import run_identity
@@ -176,6 +177,18 @@ def test_an_adapter_without_the_name_of_its_model_is_one_clear_error(adapter):
     (adapter / "adapter_config.json").write_text("{}", encoding="utf-8")
     with pytest.raises(ValueError, match="does not name its model, base_model_name_or_path: copy it again"):
         load(adapter, AutoModelForSequenceClassification)
+
+
+def test_an_adapter_without_peft_is_one_clear_error(adapter, monkeypatch):
+    monkeypatch.setattr(loading, "is_peft_available", lambda: False)
+    with pytest.raises(ImportError, match="adapter is an adapter, which peft reads: pip install peft"):
+        load(adapter, AutoModelForSequenceClassification)
+
+
+def test_an_adapter_that_does_not_name_its_classes_has_those_of_its_model(adapter, base):
+    (adapter / "base.json").unlink()
+    config = load_config(ModelSource(str(adapter)))
+    assert config.id2label == load_config(ModelSource(base)).id2label and config.architectures is None
 
 
 def test_a_script_evaluates_an_adapter_and_trains_no_other_on_it(adapter, tmp_path):

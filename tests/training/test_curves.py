@@ -3,8 +3,9 @@
 import sys
 
 import pytest
+from accelerate import PartialState
 
-from elmo_gpt_bert.training.log import draw_curves, group_curves
+from elmo_gpt_bert.training.log import History, draw_curves, group_curves
 
 
 RECORDS = [
@@ -37,6 +38,12 @@ def test_curves_are_drawn_without_a_display_and_the_same_records_make_the_same_b
 def test_without_numbers_nothing_is_drawn(tmp_path):
     assert draw_curves([], tmp_path / "curves.png") is False
     assert draw_curves([{"update": 3}], tmp_path / "curves.png") is False
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_logged_nothing_has_no_curves(tmp_path):
+    PartialState()
+    History(tmp_path, resumes=False).finish()
     assert list(tmp_path.iterdir()) == []
 
 

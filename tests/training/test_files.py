@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from elmo_gpt_bert.training.files import load_tensors, read_json, read_json_object, save_tensors
+from elmo_gpt_bert.training.errors import FileError
+from elmo_gpt_bert.training.files import load_tensors, new_folder, read_json, read_json_object, save_tensors
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,18 @@ def test_json_of_any_kind_is_read_and_an_object_only_where_one_is_needed(tmp_pat
     assert read_json(tmp_path / "a.json") == [1, 2]
     with pytest.raises(ValueError, match=rf"{tmp_path}: a.json must be a JSON object, not \[1, 2\]"):
         read_json_object(tmp_path / "a.json")
+
+
+def test_a_new_folder_takes_the_place_of_an_empty_one_and_of_no_other(tmp_path):
+    for name in ("empty", "full"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "full" / "notes.txt").touch()
+    with new_folder(tmp_path / "empty") as folder:
+        (folder / "a.txt").touch()
+    assert [path.name for path in (tmp_path / "empty").iterdir()] == ["a.txt"]
+    with pytest.raises(FileError, match="cannot write .*full: Directory not empty"), new_folder(tmp_path / "full"):
+        pass
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a.txt", "empty", "full", "notes.txt"]
 
 
 TENSORS = {"logits": np.arange(40, dtype=np.float32), "logits.shapes": np.full((20, 1), 2), "none": np.zeros((0, 3))}

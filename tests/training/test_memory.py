@@ -89,6 +89,18 @@ def test_a_library_that_refuses_large_limits_gets_smaller_ones_or_none(most, cal
     assert made == (calls or [(-3, 2**30), (-3, 2**25)])
 
 
+@pytest.mark.parametrize("error", [OSError("no library"), TypeError("a name is needed")])
+def test_without_glibc_nothing_is_kept_or_given_back(error, monkeypatch):
+    def missing(name: None) -> None:
+        raise error
+
+    monkeypatch.setattr("ctypes.CDLL", missing)
+    monkeypatch.setattr(memory, "_glibc", memory._glibc.__wrapped__)  # which does not keep what it found before
+    assert memory._glibc() is None
+    memory.keep_blocks()
+    memory.release()
+
+
 def test_training_gives_memory_back_again_and_again(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr(memory, "release", lambda: calls.append(1))

@@ -337,6 +337,13 @@ def test_muon_takes_its_gradients_from_a_closure_and_leaves_frozen_parameters_al
     assert changed(model, before.state_dict()) & {name for name, _ in model.named_parameters()} == trained
 
 
+def test_an_update_of_muon_without_gradients_changes_nothing(run):
+    model = masked_lm()
+    before, optimizer = copy.deepcopy(model).state_dict(), build_optimizer(model, run(optim="muon"))
+    optimizer.step()
+    assert changed(model, before) == set()
+
+
 def test_muon_without_hidden_matrices_or_in_an_older_torch_is_one_clear_error(run, monkeypatch):
     model = masked_lm()
     model.bert.requires_grad_(False)

@@ -1,5 +1,6 @@
 """What --mixed_precision auto stands for on each device, and that a run records it."""
 
+import gc
 import json
 import shutil
 from collections.abc import Callable
@@ -79,6 +80,13 @@ def recorded(folder: Path) -> set[tuple[str, str]]:
     return {(part["mixed_precision"], part["matmul_precision"]) for part in parts}
 
 
+def test_garbage_is_collected_afterwards_unless_it_was_not_before():
+    for switch, collects in ((gc.disable, False), (gc.enable, True)):
+        switch()
+        launching._import_libraries()
+        assert gc.isenabled() == collects
+
+
 def test_the_scripts_leave_the_precision_to_the_device():
     args = parse_arguments(Arguments, ["--model_name_or_path", "m", "--output_dir", "o", "--do_train"])
     assert (args.mixed_precision, args.matmul_precision) == ("auto", "auto")
@@ -135,6 +143,11 @@ def test_elmo_stays_in_float32_unless_someone_says_otherwise(run, on_gpu, monkey
     assert chosen(run(mixed_precision="bf16", model_name_or_path=str(tmp_path / "elmo"))) == ("bf16", "highest")
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     assert chosen(run(**AUTO, model_name_or_path=str(tmp_path / "elmo"))) == ("bf16", "highest")
+
+
+def test_a_model_without_a_configuration_is_left_to_what_loads_it(run, on_gpu, tmp_path):
+    on_gpu()
+    assert chosen(run(**AUTO, model_name_or_path=str(tmp_path))) == BF16
 
 
 def test_all_records_of_a_run_have_the_precision_that_it_computed_in(flags, tmp_path, on_gpu, monkeypatch):

@@ -3,8 +3,10 @@
 import dataclasses
 import errno
 import importlib.util
+import io
 import json
 import os
+import platform
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,11 +16,12 @@ import torch
 import transformers
 from huggingface_hub import ModelCard
 from huggingface_hub.utils import filter_repo_objects
+from safetensors import SafetensorError
 
 import run_glue
 import run_ner
 import run_squad
-from elmo_gpt_bert.training import launching, reporting, runs
+from elmo_gpt_bert.training import command_line, launching, processes, reporting, runs
 from elmo_gpt_bert.training.arguments import hub_model_id
 from elmo_gpt_bert.training.command_line import start_of_script
 from elmo_gpt_bert.training.files import write_text
@@ -107,6 +110,27 @@ def test_a_notebook_of_an_installation_is_told_the_installed_command(monkeypatch
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)  # the scripts lie inside the package
     assert start_of_script("run_glue") == "zoo-run-glue"
     assert start_of_script("extract", module="elmo_gpt_bert.analysis.extraction") == "zoo-extract"
+
+
+def test_a_module_that_python_runs_is_named_as_it_was_typed(monkeypatch):
+    spec = SimpleNamespace(name="elmo_gpt_bert.explorer.__main__", origin="explorer/__main__.py")
+    monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(__spec__=spec))
+    monkeypatch.setattr(sys, "argv", [spec.origin])
+    assert command_line.program() == "python -m elmo_gpt_bert.explorer"
+
+
+def test_a_command_may_print_where_lines_are_not_buffered(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", output := io.StringIO())
+    command_line.run_command(lambda: print("done"))
+    assert output.getvalue() == "done\n"
+
+
+def test_the_processor_has_a_name_on_other_systems_too(monkeypatch):
+    def absent(path: Path, encoding: str) -> str:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(Path, "read_text", absent)
+    assert processes.device_name(torch.device("cpu")) == platform.processor() or platform.machine()
 
 
 def test_metrics_json_holds_results_recipe_versions_and_hardware(finished):
@@ -201,6 +225,25 @@ def test_a_disk_too_full_for_the_scores_is_an_error_with_a_remedy(tmp_path, monk
     with pytest.raises(OSError, match="cannot write .*metrics.json: No space left on device. Make room"):
         write_text(path, "new")
     assert path.read_text(encoding="utf-8") == "old" and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "remedy"),
+    [("checkpoint-2", "continues from the last checkpoint"), ("notes", "begins again: there is no checkpoint")],
+)
+def test_a_disk_too_full_for_the_model_is_one_line_that_says_how_to_go_on(tmp_path, checkpoint, remedy):
+    def full(folder: Path, state_dict: dict) -> None:
+        folder.mkdir()
+        raise SafetensorError("Error while serializing:\nI/O error: No space left on device")
+
+    (tmp_path / checkpoint).mkdir()
+    task = SimpleNamespace(model=SimpleNamespace(save_pretrained=full))
+    message = (
+        f"^cannot save the model in {tmp_path}: Error while serializing: I/O error: No space left on device. Make"
+    )
+    with pytest.raises(OSError, match=f"{message} room; the same command with --resume {remedy}$"):
+        reporting.save_model(task, {}, ModelCard(""), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [checkpoint]
 
 
 def test_the_folder_is_pushed_to_a_repository_made_before_the_work(finished, tmp_path, monkeypatch):

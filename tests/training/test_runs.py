@@ -1,5 +1,6 @@
 """The frame of a run: its folder, its errors on the command line, its repetition over seeds."""
 
+import dataclasses
 import errno
 import json
 import os
@@ -489,6 +490,15 @@ def test_restarts_serve_a_single_run_too(run, tmp_path):
     fake, seen = fake_run({42: (0.6, 1), 43: (0.5, 2)})
     assert runs.repeat(fake, run(do_eval=True, max_restarts=3))["eval_accuracy"] == 0.5 and seen == [42, 43]
     assert (tmp_path / "out" / "w").exists()
+
+
+def test_seeds_that_have_finished_are_told_again_where_the_best_ones_card_was_removed(run, tmp_path):
+    fake, _ = fake_run({42: (0.6, 2), 43: (0.5, 2)})
+    args = run(do_eval=True, seeds=2)
+    first = runs.repeat(fake, args)
+    (tmp_path / "out" / "README.md").unlink()
+    assert runs.repeat(fake, dataclasses.replace(args, resume=True)) == first
+    assert not (tmp_path / "out" / "README.md").exists()
 
 
 @pytest.mark.slow
