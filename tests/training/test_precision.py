@@ -147,7 +147,7 @@ def test_elmo_stays_in_float32_unless_someone_says_otherwise(run, on_gpu, monkey
 
 def test_a_model_without_a_configuration_is_left_to_what_loads_it(run, on_gpu, tmp_path):
     on_gpu()
-    assert chosen(run(**AUTO, model_name_or_path=str(tmp_path))) == BF16
+    assert chosen(run(**AUTO, model_name_or_path=str(tmp_path / "absent"))) == BF16
 
 
 def test_all_records_of_a_run_have_the_precision_that_it_computed_in(flags, tmp_path, on_gpu, monkeypatch):

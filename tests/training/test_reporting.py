@@ -130,7 +130,7 @@ def test_the_processor_has_a_name_on_other_systems_too(monkeypatch):
         raise FileNotFoundError(path)
 
     monkeypatch.setattr(Path, "read_text", absent)
-    assert processes.device_name(torch.device("cpu")) == platform.processor() or platform.machine()
+    assert processes.device_name(torch.device("cpu")) == (platform.processor() or platform.machine())
 
 
 def test_metrics_json_holds_results_recipe_versions_and_hardware(finished):
