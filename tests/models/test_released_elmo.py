@@ -12,6 +12,7 @@ import torch
 from elmo_gpt_bert.convert.elmo import convert
 from elmo_gpt_bert.training.errors import UserError
 from modeling import ElmoModel, ElmoTokenizer, elmo_from_released
+from modeling.released import AS_IS, as_parameters
 from tests.convert.test_convert_elmo import FILES, HOSTILE, SENTENCES, TRAINING, our_layers, remove, rewrite, write
 from tests.convert.test_convert_elmo import release as release  # a fixture
 
@@ -122,3 +123,15 @@ def test_without_h5py_the_error_says_what_to_install(release, monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(ImportError, match=r"reading .*weights.hdf5 needs h5py .*: pip install h5py"):
         load(release)
+
+
+def test_a_parameter_that_the_table_lacks_is_never_random():
+    parameters = {name: torch.nn.Parameter(torch.zeros(2)) for name in ("a", "b.0", "b.1")}
+    table, tensors = (
+        (("w", "a", AS_IS), ("x{}", "b.{}", AS_IS)),
+        {name: np.ones(2, "f4") for name in ("w", "x0", "x1")},
+    )
+    values = as_parameters(tensors, parameters, table, "weights", "options", "")
+    assert {name: value.tolist() for name, value in values.items()} == dict.fromkeys(parameters, [1, 1])
+    with pytest.raises(RuntimeError, match="the table lacks the parameters b.0, b.1"):
+        as_parameters(tensors, parameters, table[:1], "weights", "options", "")

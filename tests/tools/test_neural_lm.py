@@ -26,6 +26,7 @@ from examples.neural_lm import (
 )
 from examples.word2vec import read_sentences
 from modeling import ElmoConfig, ElmoForPreTraining, ElmoTokenizer
+from tests.support.pairs_sample import write_bilm
 from tests.support.pretraining_sample import ELMO, write_text
 
 
@@ -184,6 +185,15 @@ def test_the_command_repeats_exactly_and_the_network_learns(file, tmp_path, caps
     assert losses[11] < losses[0] - 0.5
     best = min(results["eval_perplexity_neural"], results["eval_perplexity_kneser_ney"])
     assert 1 < best < len(words) / 4 and results["eval_perplexity_mixture"] < 1.5 * best
+
+
+def test_the_command_scores_a_bilm_on_the_same_words(file, tmp_path):
+    bilm = str(write_bilm(tmp_path))
+    flags = ["--train_file", str(file), "--validation_file", str(file), "--bilm", bilm, "--num_train_epochs", "1"]
+    results = neural_lm.main([*flags, "--max_eval_words", "40", "--output_dir", str(tmp_path / "out")])
+    words = choose_words(neural_lm.read_sentences(str(file), None), 5, bilm)
+    shares = [*bilm_probabilities(bilm, words, neural_lm.read_sentences(str(file), 40))]
+    assert results["eval_perplexity_bilm"] == perplexity(np.concatenate(shares)) > 1
 
 
 def fails(*words: object) -> str:

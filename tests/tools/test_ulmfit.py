@@ -99,6 +99,12 @@ def test_each_layer_has_its_learning_rate_and_its_first_epoch(without):
     assert all(row == sorted(row, reverse=True) for row in trained)
 
 
+def test_a_sentence_that_is_left_alone_in_a_batch_waits_for_the_next_epoch():
+    weight, sizes = torch.nn.Parameter(torch.ones(())), []
+    fit([[weight]], lambda rows: sizes.append(len(rows)) or weight * len(rows), 33, 2, 0.5, "none")
+    assert sizes == [32, 32]
+
+
 # The steps
 
 
@@ -178,6 +184,14 @@ def test_the_command_repeats_exactly_and_scores_each_variant(folder, data, tmp_p
     assert by_name["lm"].equal(weights) and by_name["none"] is by_name["slanted"] is by_name["unfreezing"]
     assert 0 < (by_name["none"] - weights).abs().max() < 0.1 < (by_name["pretraining"] - weights).abs().max()
     assert all(len(rest[1]) == 30 and len(rest[2]) == 20 for _, *rest in given)
+
+
+def test_without_step_2_nothing_is_adapted(folder, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(ulmfit, "adapt", lambda *_: pytest.fail("step 2"))
+    flags = ["--model_name_or_path", str(folder), "--data_dir", str(data), "--max_train_samples", "4"]
+    flags += ["--num_train_epochs", "1", "--without", "lm", "pretraining"]
+    results = ulmfit.main([*flags, "--output_dir", str(tmp_path / "out")])
+    assert [name for name in results if name.endswith("accuracy")] == ["lm_accuracy", "pretraining_accuracy"]
 
 
 def fails(*words: object) -> str:

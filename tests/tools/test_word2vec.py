@@ -177,6 +177,16 @@ def test_the_learning_rate_falls_linearly_to_zero(text, method):
 
 
 @pytest.mark.parametrize("method", ["skipgram", "cbow"])
+def test_words_alone_in_their_sentences_teach_nothing(method, monkeypatch):
+    monkeypatch.setattr(word2vec, "WORDS_AT_ONCE", 2)
+    monkeypatch.setattr(word2vec, "drop_frequent", lambda text: (text.tokens, text.sentence))
+    learned, update = [], Word2Vec.update
+    monkeypatch.setattr(Word2Vec, "update", lambda self, *given: learned.append(given[2]) or update(self, *given))
+    vectors = train(Text([["a", "b"], ["c"], ["d"]], min_count=1), method, seed=0)
+    assert np.isfinite(vectors).all() and {tuple(sorted(targets.tolist())) for targets in learned} == {(0, 1)}
+
+
+@pytest.mark.parametrize("method", ["skipgram", "cbow"])
 def test_words_with_the_same_neighbours_have_similar_vectors(text, method):
     with patch.object(word2vec, "EPOCHS", 30), patch.object(word2vec, "WORDS_AT_ONCE", 16):
         vectors = dict(zip(text.words, train(text, method, seed=0), strict=True))

@@ -112,6 +112,25 @@ def test_a_notebook_of_an_installation_is_told_the_installed_command(monkeypatch
     assert start_of_script("extract", module="elmo_gpt_bert.analysis.extraction") == "zoo-extract"
 
 
+@pytest.mark.parametrize(
+    ("program", "rank", "said"),
+    [
+        ("/usr/bin/zoo-run-glue", "0", "zoo-run-glue: imports torch and transformers ...\n"),
+        ("/usr/bin/zoo-run-glue", "1", ""),
+        ("/notebook/launcher.py", "0", ""),
+    ],
+)
+def test_a_script_says_on_a_terminal_that_it_starts(monkeypatch, program, rank, said):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(sys, "argv", [program])
+    monkeypatch.setenv("LOCAL_RANK", rank)
+    starting = importlib.util.find_spec("elmo_gpt_bert.starting")
+    starting.loader.exec_module(importlib.util.module_from_spec(starting))  # anew, beside the one that is imported
+    assert terminal.getvalue() == said
+
+
 def test_a_module_that_python_runs_is_named_as_it_was_typed(monkeypatch):
     spec = SimpleNamespace(name="elmo_gpt_bert.explorer.__main__", origin="explorer/__main__.py")
     monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(__spec__=spec))
