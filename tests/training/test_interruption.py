@@ -5,11 +5,13 @@ import signal
 import time
 
 import pytest
+import transformers
 
 import run_glue
 from elmo_gpt_bert.training import checkpoints, command_line, loop
 from elmo_gpt_bert.training.command_line import Interrupted
 from tests.support.processes import fork, wait
+from tests.support.tiny_run import load_config
 from tests.training.test_resume import NONE, outcome, run_with_dropout
 
 
@@ -120,6 +122,15 @@ def test_a_run_told_to_stop_after_its_last_update_ends_at_once(flags, tmp_path, 
             run_glue.main([*flags, "--output_dir", str(tmp_path / "out"), "--max_steps", "1"])
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_while_a_model_loads_is_no_error_of_the_model(run, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        load_config(run(model_name_or_path="a/b"))
 
 
 def test_a_scheduler_may_say_it_twice():

@@ -78,12 +78,6 @@ def test_loading_leaves_the_auto_classes_to_the_implementation_that_was_chosen(s
         assert type(config) is type(model.config) is type(transformers.AutoConfig.for_model("bert")) is family
 
 
-def test_transformers_own_models_need_nothing_of_the_zoo(monkeypatch):
-    monkeypatch.delitem(sys.modules, "modeling")
-    launching.choose_implementation("transformers")
-    assert "modeling" not in sys.modules
-
-
 def test_outputs_have_names_where_the_configuration_asks_for_tuples(fine_tuning, saved):
     configure(saved / "config.json", return_dict=False)
     assert load(fine_tuning)(torch.tensor([[1, 2, 3]])).logits.shape[0] == 1
@@ -170,15 +164,6 @@ def test_a_model_that_the_hub_refuses_needs_a_token(run, monkeypatch, status):
     with pytest.raises(OSError, match=message) as info:
         load_config(run(model_name_or_path="me/gated"))
     assert "network" not in str(info.value)
-
-
-def test_ctrl_c_while_a_model_loads_is_no_error_of_the_model(run, saved, monkeypatch):
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        load_config(run(model_name_or_path=str(saved)))
 
 
 # Tokenizers

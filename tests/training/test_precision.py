@@ -3,6 +3,7 @@
 import gc
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -85,6 +86,12 @@ def test_garbage_is_collected_afterwards_unless_it_was_not_before():
         switch()
         launching._import_libraries()
         assert gc.isenabled() == collects
+
+
+def test_transformers_own_models_need_nothing_of_the_zoo(monkeypatch):
+    monkeypatch.delitem(sys.modules, "modeling")
+    launching.choose_implementation("transformers")
+    assert "modeling" not in sys.modules
 
 
 def test_the_scripts_leave_the_precision_to_the_device():
