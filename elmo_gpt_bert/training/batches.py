@@ -208,7 +208,7 @@ Batch = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Stretch:
-    """Updates whose examples one data loader reads: an epoch, or the rest of it.
+    """Updates whose examples one data loader reads: an epoch or, of pre-training, a phase; or the rest of it.
 
     updates: may be iterated over several times
     """
@@ -259,7 +259,7 @@ class Plan(ABC):
 
     @abstractmethod
     def stretch(self, update: int) -> Stretch:
-        """The updates from `update`, which is below `updates`, to the end of its epoch or of the run."""
+        """The updates from `update`, which is below `updates`, to the end of its epoch, its phase, or the run."""
 
     @abstractmethod
     def epochs(self, update: int) -> float:

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -334,6 +335,14 @@ def test_everything_is_readable_and_nothing_is_cut_off_or_fetched_from_elsewhere
     assert hosts == {url.split("/")[2]}
     assert page.evaluate("fetch('https://example.org/').then(() => true, () => false)") is False
     page.close()
+
+
+def test_a_page_for_the_network_reads_only_what_the_command_named(folder, monkeypatch):
+    readable, index = [], f"{folder}/index.txt"
+    monkeypatch.setattr(app, "build", lambda panels, args: readable.append(panels.readable) or Mock())
+    for address in ("127.0.0.1", "localhost", "::1", "0.0.0.0"):
+        app.start(app.parse(["--ner", "tagger", "--index_file", index, "--server_name", address]))
+    assert readable == [None, None, None, {"tagger", index}]
 
 
 def test_the_server_listens_on_the_local_address_only_and_says_nothing_to_others(url):

@@ -29,7 +29,7 @@ def models(tmp_path):
         ((IDS, SEGMENTS), {}),
         ((IDS, SEGMENTS, POSITIONS), {}),
         ((IDS, None, POSITIONS), {}),
-        ((IDS,), {"past_key_values_length": 5}),
+        ((IDS, None, None, None, 5), {}),
         ((), {"input_ids": IDS, "position_ids": POSITIONS, "token_type_ids": SEGMENTS}),
         ((None, SEGMENTS, None, torch.randn(2, 4, 36)), {}),
         ((), {"inputs_embeds": torch.randn(2, 4, 36)}),

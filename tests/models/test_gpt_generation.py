@@ -19,6 +19,7 @@ from transformers import (
 
 from modeling import ZooGPTConfig, ZooGPTLMHeadModel, ZooGPTTokenizer
 from modeling.gpt import modeling_gpt
+from modeling.shared.modeling_packing import CACHE
 from tests.support.gpt_sample import merges, vocabulary
 
 
@@ -270,7 +271,7 @@ def test_a_second_call_goes_on_from_the_cache_of_the_first():
     first = generate(ours, ids, new=5, return_dict_in_generate=True)
     seen = blocks_see(ours)
     talk = torch.cat([first.sequences, reply], 1)
-    second = generate(ours, talk, new=4, past_key_values=first.past_key_values)
+    second = generate(ours, talk, new=4, **{CACHE: first[CACHE]})
     assert torch.equal(second, generate(stock, torch.cat([generate(stock, ids, new=5), reply], 1), new=4))
     assert seen == [1 + 3, 1, 1, 1]  # the first call's last token was not read yet
 

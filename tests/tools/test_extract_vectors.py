@@ -184,6 +184,13 @@ def test_a_text_is_split_so_that_the_vectors_of_a_part_fit_into_memory(tmp_path,
     assert [len(part) for part in extraction.make_plan(path, 0).parts] == [9]
 
 
+@pytest.mark.parametrize(("kind", "files"), [("words", 6), ("sentences", 1)])
+def test_only_vectors_of_sentences_are_few_enough_for_any_length_of_a_part(kind, files, text, tmp_path, monkeypatch):
+    monkeypatch.setattr(extraction, "MEMORY", 1)
+    extract(write_bert(tmp_path), text, "--vectors_of", kind)
+    assert len([*(tmp_path / "out").glob("vectors-*.safetensors")]) == files
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["safetensors", "parquet"])
 def test_a_run_that_is_killed_at_any_time_goes_on_to_the_same_bytes(kind, text, tmp_path, small_parts, monkeypatch):

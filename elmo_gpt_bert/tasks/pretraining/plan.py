@@ -102,11 +102,7 @@ class CorpusPlan(Plan):
 
     def stretch(self, update: int) -> Stretch:
         phase, stop = self._phase(update)
-        size = phase.objective.size
-        next_epoch = (self._samples(phase, update) // size + 1) * size
-        first_sample = self.ramp.samples(phase.first)
-        stop = min(stop, self.ramp.updates_for(first_sample + next_epoch))
-        updates = Updates(self.ramp, range(update, stop), self.micro_batch, first_sample)
+        updates = Updates(self.ramp, range(update, stop), self.micro_batch, self.ramp.samples(phase.first))
         return Stretch(ALL_SAMPLES, phase.objective.batch, updates)
 
     def epochs(self, update: int) -> float:
