@@ -13,8 +13,9 @@ import copy
 import pickle
 import textwrap
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,13 +124,27 @@ def load_config(source: ModelSource) -> PreTrainedConfig:
 
 
 def _config_from_json(path: Path, source: ModelSource) -> PreTrainedConfig:
-    values = {**_read_config(path, source), **source.config_overrides}
+    values = _read_config(path, source)
     model_type = values.pop("model_type")
     for name in ("auto_map", "custom_pipelines"):  # of a saved model: where its code is, for those who have no other
         values.pop(name, None)
     default = AutoConfig.for_model(model_type)
-    _check_field_names(model_type, values.keys() - default.to_dict().keys() - default.attribute_map.keys())
+    fields = default.to_dict().keys() | default.attribute_map.keys()
+    if former := _former_fields(values, fields):
+        PartialState().print(f"{path}: left out, since {model_type} has no such field: {', '.join(former)}")
+    values = {name: value for name, value in values.items() if name not in former} | source.config_overrides
+    _check_field_names(model_type, values.keys() - fields)
     return AutoConfig.for_model(model_type, **values)
+
+
+def _former_fields(values: Mapping[str, Any], fields: Iterable[str]) -> list[str]:
+    """What a file that a release of transformers has written holds besides the fields of this one, as BERT's own does.
+
+    Names that are nearly those of fields are mistakes, and so are all in a file that a person wrote.
+    """
+    if not {"architectures", "transformers_version"} & values.keys():
+        return []
+    return sorted(name for name in values.keys() - fields if not get_close_matches(name, fields, cutoff=0.85))
 
 
 def _check_field_names(model_type: str, unknown: Iterable[str]) -> None:
@@ -329,7 +344,7 @@ def check_length(
 def positions(model: PreTrainedModel) -> int | None:
     """The longest input in tokens; None if there is no limit. RoBERTa's positions start after the id of padding."""
     size = getattr(model.base_model.config, "max_position_embeddings", None)
-    if size is None:
+    if size is None or size < 0:  # XLNet says -1
         return None
     for name, module in model.named_modules():
         is_table = isinstance(module, torch.nn.Embedding) and "position" in name and module.num_embeddings == size

@@ -5,12 +5,10 @@ import os
 import random
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 import transformers
-from huggingface_hub.errors import GatedRepoError
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModel,
@@ -85,85 +83,6 @@ def test_outputs_have_names_where_the_configuration_asks_for_tuples(fine_tuning,
 
 def test_the_attention_implementation_is_passed_on(run):
     assert load(run(attn_implementation="eager")).config._attn_implementation == "eager"
-
-
-UNREADABLE = [
-    ({"hidden_size": 12}, "must be a JSON object that names its model"),
-    ({"model_type": "gert"}, "does not know the \"model_type\" 'gert'"),
-    ({"model_type": ["bert"]}, "must be a JSON object that names its model"),
-    ({"model_type": "bert", "hidden_size": "12"}, "hidden_size.* expected int, got str"),
-    ({"model_type": "bert", "hidden_size": 10, "num_attention_heads": 3}, "not a multiple"),
-    ([1], "must be a JSON object that names its model"),
-    ("{", "is not JSON"),
-    ("[" * 100_000, "is not JSON"),
-    ("", "is not JSON"),
-    ("\xff", "is not JSON"),
-]
-
-
-@pytest.mark.parametrize(("content", "message"), UNREADABLE)
-@pytest.mark.parametrize("where", ["odd.json", "folder"])
-def test_a_configuration_that_is_not_understood_is_an_error(run, tmp_path, content, message, where):
-    path = tmp_path / where if where == "odd.json" else tmp_path / where / "config.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="latin-1")
-    with pytest.raises(ValueError, match=message) as info:
-        load_config(run(model_name_or_path=str(tmp_path / where)))
-    assert str(tmp_path / where) in str(info.value) and "Correct it, or copy it again." in str(info.value)
-
-
-def test_a_config_json_with_a_key_that_its_family_lacks_is_an_error(run, tmp_path):
-    with pytest.raises(ValueError, match="config.json: bert has no hiden_size"):
-        load_config(run(model_name_or_path=str(write_model(tmp_path, hiden_size=12))))
-
-
-def test_a_folder_without_configuration_is_an_error_whatever_its_name_suggests(run, tmp_path):
-    (tmp_path / "bert").mkdir()
-    with pytest.raises(ValueError, match="it has no config.json"):
-        load_config(run(model_name_or_path=str(tmp_path / "bert")))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model_name_or_path": "./absent.json"}, "absent.json: no such file"),
-        ({"model_name_or_path": "./absent"}, "absent: no such folder"),
-        ({"tokenizer_name": "./absent.txt"}, "absent.txt: no such file"),
-        ({"tokenizer_name": "../a/b"}, "no such folder"),
-        ({"model_name_or_path": "nobody/nothing"}, "HF_HUB_OFFLINE is set, and .* not in the cache: unset it"),
-    ],
-)
-def test_what_is_not_there_is_one_error_with_its_remedy(run, monkeypatch, changes, message):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    args = run(**changes)
-    with pytest.raises(OSError, match=message):
-        load_config(args) and load_tokenizer(args)
-
-
-def test_a_model_out_of_reach_is_looked_for_in_the_cache_if_told_so(run, monkeypatch):
-    def unreachable(*_, **__):
-        raise OSError("no connection")
-
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", unreachable)
-    with pytest.raises(OSError, match="no connection. Without network, set HF_HUB_OFFLINE=1"):
-        load_config(run(model_name_or_path="nobody/nothing"))
-
-
-@pytest.mark.parametrize("status", [401, 403, 404])
-def test_a_model_that_the_hub_refuses_needs_a_token(run, monkeypatch, status):
-    """transformers tells a refusal as an OSError, which the answer of the Hub has caused."""
-
-    def refused(*_, **__):
-        answer = SimpleNamespace(status_code=status, headers={}, request=None)
-        raise OSError("a gated repo") from GatedRepoError("restricted", response=answer)
-
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", refused)
-    message = "^cannot load me/gated: a gated repo. Check its name; .* gated, .* or set HF_TOKEN, or give a local"
-    with pytest.raises(OSError, match=message) as info:
-        load_config(run(model_name_or_path="me/gated"))
-    assert "network" not in str(info.value)
 
 
 # Tokenizers
