@@ -10,7 +10,8 @@ WHEEL_VENV ?= .venv-wheel
 WORKERS ?= 2
 # Absolute, so that nothing that changes the directory loses it.
 BIN := $(abspath $(VENV))/bin
-INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
+# What is imported is compiled, when it is: all of torch and transformers would take minutes of CPU.
+INSTALL = $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable
 REQUIREMENTS := pyproject.toml constraints.txt
 # The newest torch_xla, and the torch that it is for.
 XLA := torch==2.9.1 torch_xla==2.9.0
@@ -59,7 +60,6 @@ test-xla: $(XLA_VENV)/installed-xla
 # The wheel, installed in an environment of its own and run where the checkout is not in reach: with the pinned
 # dependencies, and with the oldest and the newest that pyproject.toml allows. The latter two take gigabytes, because
 # they bring other releases of torch, with CUDA; continuous integration does without them.
-# With pip, only what is imported is compiled, when it is: all of torch and transformers would take minutes of CPU.
 WHEEL_PIP = $(BIN)/python -m pip --python $(WHEEL_VENV)/bin/python install --quiet --no-compile
 test-release: INSTALL_WHEEL = $(WHEEL_PIP) --constraint constraints.txt
 test-oldest: INSTALL_WHEEL = $(BIN)/python -m uv pip install --quiet --python $(WHEEL_VENV) --resolution lowest-direct -r pyproject.toml
