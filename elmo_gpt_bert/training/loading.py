@@ -130,11 +130,15 @@ def _config_from_json(path: Path, source: ModelSource) -> PreTrainedConfig:
         values.pop(name, None)
     default = AutoConfig.for_model(model_type)
     fields = default.to_dict().keys() | default.attribute_map.keys()
-    if former := _former_fields(values, fields):
-        PartialState().print(f"{path}: left out, since {model_type} has no such field: {', '.join(former)}")
-    values = {name: value for name, value in values.items() if name not in former} | source.config_overrides
+    former = {name: values.pop(name) for name in _former_fields(values, fields)}
+    values |= source.config_overrides
     _check_field_names(model_type, values.keys() - fields)
-    return AutoConfig.for_model(model_type, **values)
+    config = AutoConfig.for_model(model_type, **values)
+    if former:
+        PartialState().print(f"{path}: {model_type} has no fields {', '.join(former)}; they are kept as they are")
+    for name, value in former.items():  # as `from_pretrained` keeps them; T5 reads one
+        setattr(config, name, value)
+    return config
 
 
 def _former_fields(values: Mapping[str, Any], fields: Iterable[str]) -> list[str]:

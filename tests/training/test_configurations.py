@@ -51,7 +51,7 @@ FORMER = {
 
 @pytest.mark.parametrize("written_by", [{"architectures": ["BertForMaskedLM"]}, {"transformers_version": "4.6.0"}, {}])
 @pytest.mark.parametrize("family", FORMER)
-def test_former_fields_of_a_file_that_transformers_has_written_are_left_out(family, written_by, run, tmp_path, capsys):
+def test_former_fields_of_a_file_that_transformers_has_written_are_kept(family, written_by, run, tmp_path, capsys):
     path = tmp_path / "published.json"
     path.write_text(json.dumps({"model_type": family, "hidden_size": 768, **FORMER[family], **written_by}))
     args = run(model_name_or_path=str(path))
@@ -59,9 +59,12 @@ def test_former_fields_of_a_file_that_transformers_has_written_are_left_out(fami
         with pytest.raises(ValueError, match=f"{family} has no {', '.join(sorted(FORMER[family]))}"):
             load_config(args)
         return
-    assert load_config(args).hidden_size == 768
+    config = load_config(args)
+    assert config.hidden_size == 768 and FORMER[family].items() <= config.to_dict().items()
     (said,) = capsys.readouterr().out.splitlines()
-    assert said.startswith(f"{path}: left out") and all(name in said for name in FORMER[family])
+    assert said == f"{path}: {family} has no fields {', '.join(sorted(FORMER[family]))}; they are kept as they are"
+    config.save_pretrained(tmp_path / "saved")
+    assert FORMER[family].items() <= load_config(run(model_name_or_path=str(tmp_path / "saved"))).to_dict().items()
     path.write_text(path.read_text().replace("hidden_size", "hiden_size"))
     with pytest.raises(ValueError, match=f"{family} has no hiden_size"):
         load_config(args)
