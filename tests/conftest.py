@@ -27,6 +27,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Spares garbage collection what the imports have made; --seeds collects after each seed."""
+    spare_garbage_collection()
+
+
+def spare_garbage_collection() -> None:
+    """What is there now is never searched again."""
     gc.collect()
     gc.freeze()
 

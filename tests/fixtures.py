@@ -1,7 +1,6 @@
 """What every test relies on: one thread a process, quiet libraries, the registries as they were, and a tiny run."""
 
 import functools
-import gc
 import importlib.metadata
 import logging
 from pathlib import Path
@@ -16,6 +15,7 @@ from datasets import Dataset
 
 import modeling
 from modeling.shared import modeling_onednn
+from tests.conftest import spare_garbage_collection
 from tests.support.glue_sample import VOCABULARY, WORDS, write_model, write_vocabulary
 from tests.support.tiny_run import Arguments
 
@@ -38,8 +38,7 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef) -> None:
 def _no_garbage():
     """Spares garbage collection what the libraries keep of a file's tests."""
     yield
-    gc.collect()
-    gc.freeze()
+    spare_garbage_collection()
 
 
 @pytest.fixture(autouse=True)

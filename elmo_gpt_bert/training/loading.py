@@ -130,15 +130,11 @@ def _config_from_json(path: Path, source: ModelSource) -> PreTrainedConfig:
         values.pop(name, None)
     default = AutoConfig.for_model(model_type)
     fields = default.to_dict().keys() | default.attribute_map.keys()
-    former = {name: values.pop(name) for name in _former_fields(values, fields)}
-    values |= source.config_overrides
-    _check_field_names(model_type, values.keys() - fields)
-    config = AutoConfig.for_model(model_type, **values)
-    if former:
+    former = _former_fields(values, fields)
+    _check_field_names(model_type, (values.keys() - former | source.config_overrides.keys()) - fields)
+    if former:  # which `from_pretrained` keeps, too: T5 reads one
         PartialState().print(f"{path}: {model_type} has no fields {', '.join(former)}; they are kept as they are")
-    for name, value in former.items():  # as `from_pretrained` keeps them; T5 reads one
-        setattr(config, name, value)
-    return config
+    return AutoConfig.for_model(model_type, **values | source.config_overrides)
 
 
 def _former_fields(values: Mapping[str, Any], fields: Iterable[str]) -> list[str]:

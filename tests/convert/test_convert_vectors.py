@@ -169,7 +169,6 @@ def test_only_wanted_words_are_kept(content, path):
     np.testing.assert_array_equal(table, [everything[word] for word in words])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
 def test_a_file_without_any_of_the_wanted_words_is_one_error(content, path):
     path.write_bytes(content)
@@ -177,6 +176,7 @@ def test_a_file_without_any_of_the_wanted_words_is_one_error(content, path):
         read_vectors(path, {"absent"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "count"), [(in_text, 4_000), (in_binary, 40_000)], ids=["text", "binary"])
 def test_of_a_large_file_only_what_is_wanted_is_in_memory(make, count, path):
     path.write_bytes(make([f"word{number}" for number in range(count)], np.tile(TABLE[0], (count, 12))))

@@ -40,6 +40,12 @@ def test_embeddings_take_what_the_stock_models_take(positional, named, models):
     assert_close(ours, stock)
 
 
+def test_the_positions_of_embeddings_begin_behind_the_cache(models):
+    """By the name of transformers 5.23; later ones call it cache_length."""
+    stock, ours = models
+    assert_close(ours.embeddings(IDS, past_key_values_length=5), stock.embeddings(IDS, None, None, None, 5))
+
+
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_the_encoder_takes_states_and_the_mask_that_transformers_makes(attention, models):
     stock, ours = models

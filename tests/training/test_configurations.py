@@ -63,6 +63,9 @@ def test_former_fields_of_a_file_that_transformers_has_written_are_kept(family, 
     assert config.hidden_size == 768 and FORMER[family].items() <= config.to_dict().items()
     (said,) = capsys.readouterr().out.splitlines()
     assert said == f"{path}: {family} has no fields {', '.join(sorted(FORMER[family]))}; they are kept as they are"
+    name = next(iter(FORMER[family]))
+    with pytest.raises(ValueError, match=f"{family} has no {name}"):  # which a user has asked for
+        load_config(run(model_name_or_path=str(path), config_overrides=f"{name}=1"))
     config.save_pretrained(tmp_path / "saved")
     assert FORMER[family].items() <= load_config(run(model_name_or_path=str(tmp_path / "saved"))).to_dict().items()
     path.write_text(path.read_text().replace("hidden_size", "hiden_size"))
