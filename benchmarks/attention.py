@@ -93,11 +93,9 @@ def attend_packed(lengths_name: str) -> Build:
         numbers = [torch.randn(*mask.shape, heads, size, generator=generator) for _ in NAMES]
 
         def ours(states: list[torch.Tensor]) -> torch.Tensor:
-            states = (state.transpose(1, 2) for state in states)  # (1, A, N, D)
-            output, _ = attend_to(
-                sdpa_attention_forward, layer, *states, packing=packing, scaling=size**-0.5, dropout=0.0
-            )
-            return output
+            """Queries, keys and values (1, N, A, D) -> (1, N, A * D)."""
+            kwargs = {"packing": packing, "scaling": size**-0.5, "dropout": 0.0}
+            return attend_to(sdpa_attention_forward, layer, *states, **kwargs)[0]
 
         def real(states: torch.Tensor) -> torch.Tensor:
             """(B, T, ...) -> (1, N, ...), in the order of the packed tokens."""

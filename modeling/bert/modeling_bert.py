@@ -140,16 +140,10 @@ class ZooBertSelfAttention(nn.Module):
         hidden_states: torch.Tensor,  # (B, T, H)
         attention_mask: torch.Tensor | None = None,
         read: torch.Tensor | None = None,  # (B, Q) the columns whose tokens attend; None: all
-        cache: Cache | None = None,
-        place: int | None = None,  # of the layer in the model; only a cache asks for it
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         states = project(self, hidden_states, read)
-        query, key, value = (split_heads(each, self.head_dim) for each in states)  # (B, A, Q, D), (B, A, T, D) twice
-        if cache is not None and place is None:
-            raise ValueError("a cache holds the states of all layers: give the layer's `place`, as the encoder does")
-        if cache is not None:
-            key, value = cache.update(key, value, place)  # (B, A, P + T, D)
+        query, key, value = (split_heads(each, self.head_dim) for each in states)  # (B, Q, A, D), (B, T, A, D) twice
         kwargs |= {"dropout": self.dropout.p if self.training else 0.0, "scaling": self.scaling}
         attention_interface = ALL_ATTENTION_FUNCTIONS.get_interface(
             attention_implementation(self.config, query, kwargs), eager_attention_forward

@@ -128,15 +128,13 @@ class ZooGPTAttention(nn.Module):
         hidden_states: torch.Tensor,  # (B, T, H)
         attention_mask: torch.Tensor | None = None,
         read: torch.Tensor | None = None,  # (B, Q) the columns whose tokens attend; None: all
-        cache: Cache | None = None,
         place: int | None = None,  # of the layer in the model
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         query, key, value = self.c_attn(hidden_states).chunk(3, -1)
-        query = split_heads(states_at(query, read), self.head_dim)  # (B, A, Q, D)
-        key, value = split_heads(key, self.head_dim), split_heads(value, self.head_dim)  # (B, A, T, D)
-        if cache is not None:
-            key, value = cache.update(key, value, self.layer_idx if place is None else place)  # (B, A, P + T, D)
+        query = split_heads(states_at(query, read), self.head_dim)  # (B, Q, A, D)
+        key, value = split_heads(key, self.head_dim), split_heads(value, self.head_dim)  # (B, T, A, D)
+        kwargs["place"] = self.layer_idx if place is None else place
         kwargs |= {"dropout": self.attn_dropout.p if self.training else 0.0, "scaling": self.scaling}
         attention_interface = ALL_ATTENTION_FUNCTIONS.get_interface(
             attention_implementation(self.config, query, kwargs), eager_attention_forward
@@ -181,7 +179,7 @@ class ZooGPTBlock(GradientCheckpointingLayer):
 
         `kwargs` are those of the attention: `packing`, and `place`, the layer's place in the model.
         """
-        attended, _ = self.attn(hidden_states, attention_mask, read, layer_past, **kwargs)
+        attended, _ = self.attn(hidden_states, attention_mask, read, cache=layer_past, **kwargs)
         hidden_states = self.ln_1(states_at(hidden_states, read) + attended)
         return self.ln_2(hidden_states + self.mlp(hidden_states))
 

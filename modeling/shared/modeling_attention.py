@@ -60,6 +60,8 @@ def attend(
     key: torch.Tensor,
     value: torch.Tensor,
     attention_mask: Any = None,
+    cache: Cache | None = None,
+    place: int | None = None,
     packing: Packing | None = None,
     **kwargs,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -68,15 +70,22 @@ def attend(
     Args:
         function: what computes it, as transformers' `ALL_ATTENTION_FUNCTIONS` has it.
         module: the attention layer, with `config` and `is_causal`.
-        query: (B, A, Q, D); packed, (1, A, N, D), or (1, A, S, D) of one token of each sequence: any in an encoder,
+        query: (B, Q, A, D); packed, (1, N, A, D), or (1, S, A, D) of one token of each sequence: any in an encoder,
             the last in a decoder.
-        key, value: (B, A, P + T, D); packed, (1, A, N, D).
+        key, value: (B, T, A, D); packed, (1, N, A, D).
         attention_mask: as `create_mask` makes it; None if packed.
+        cache: keys and values (B, A, P, D) of tokens before, to which these are added; None if packed.
+        place: of the layer in the model; only a cache asks for it.
         kwargs: what the function takes, `dropout` and `scaling` among others.
 
     Returns: (B, Q, A * D), and probabilities (B, A, Q, P + T) if the implementation returns them.
     """
     if packing is None:
+        query, key, value = (states.transpose(1, 2) for states in (query, key, value))  # (B, A, Q or T, D)
+        if cache is not None and place is None:
+            raise ValueError("a cache holds the states of all layers: give the layer's `place`, as the model does")
+        if cache is not None:
+            key, value = cache.update(key, value, place)  # (B, A, P + T, D)
         output, probabilities = function(module, query, key, value, attention_mask, **kwargs)
         return output.flatten(2), probabilities
     way = way_to_attend(module.config, query.device, product_type(query), query.shape[-1], kwargs["dropout"])
@@ -92,12 +101,12 @@ def attend(
 def _attend_in_groups(function, module, query, key, value, packing: Packing, **kwargs) -> torch.Tensor:
     """One call for all sequences of the same length: (1, N or S, A, D)."""
     keys = [count * length for count, length in packing.groups]
-    queries = keys if query.shape[2] == key.shape[2] else [count for count, _ in packing.groups]
-    parts = zip(packing.groups, query.split(queries, 2), key.split(keys, 2), value.split(keys, 2), strict=True)
+    queries = keys if query.shape[1] == key.shape[1] else [count for count, _ in packing.groups]
+    parts = zip(packing.groups, query.split(queries, 1), key.split(keys, 1), value.split(keys, 1), strict=True)
     outputs = []
     for (count, _), *states in parts:
-        # (1, A, count * length, D) -> (count, A, 1 or length, D)
-        states = (state.squeeze(0).unflatten(1, (count, -1)).transpose(0, 1) for state in states)
+        # (1, count * length, A, D) -> (count, A, 1 or length, D)
+        states = (state.squeeze(0).unflatten(0, (count, -1)).transpose(1, 2) for state in states)
         output, _ = function(module, *states, None, **kwargs)  # (count, 1 or length, A, D)
         outputs.append(output.flatten(0, 1))
     return torch.cat(outputs).unsqueeze(0)
@@ -105,28 +114,26 @@ def _attend_in_groups(function, module, query, key, value, packing: Packing, **k
 
 def _attend_on_a_grid(function, module, query, key, value, packing: Packing, **kwargs) -> torch.Tensor:
     """One call for all sequences, padded to the longest of them: (1, N or S, A, D)."""
-
-    def to_grid(states: torch.Tensor) -> torch.Tensor:
-        """(1, A, N, D) -> (S, A, L, D)."""
-        return packing.grid.unpack(states.transpose(1, 2)).transpose(1, 2)
-
-    one_query = query.shape[2] != key.shape[2]  # which sees all of its sequence
+    one_query = query.shape[1] != key.shape[1]  # which sees all of its sequence
     mask = packing.causal_mask if module.is_causal and not one_query else packing.mask
-    query = query.transpose(0, 2) if one_query else to_grid(query)  # (S, A, 1 or L, D)
-    output, _ = function(module, query, to_grid(key), to_grid(value), mask.to(key.device), **kwargs)
+    query = query.transpose(0, 1) if one_query else packing.grid.unpack(query)
+    states = (query, packing.grid.unpack(key), packing.grid.unpack(value))  # (S, 1 or L, A, D)
+    states = (state.transpose(1, 2) for state in states)
+    output, _ = function(module, *states, mask.to(key.device), **kwargs)
     return output.transpose(0, 1) if one_query else packing.grid.pack(output)
 
 
 def _attend_by_name(function, module, query, key, value, packing: Packing, **kwargs) -> torch.Tensor:
     """One call of the configuration's flash attention, with the sequences' boundaries: (1, N or S, A, D)."""
-    return function(module, query, key, value, None, **kwargs | _boundaries(query, key, packing))[0]
+    states = (state.transpose(1, 2) for state in (query, key, value))
+    return function(module, *states, None, **kwargs | _boundaries(query, key, packing))[0]
 
 
 def _attend_by_flash(function, module, query, key, value, packing, scaling, dropout, **kwargs) -> torch.Tensor:
     """As `_attend_by_name`, by torch's own flash attention."""
     lengths = _boundaries(query, key, packing)
     dtype = product_type(query)  # autocast does not cast for this operation
-    states = (each.squeeze(0).transpose(0, 1).to(dtype) for each in (query, key, value))  # (N or S, A, D)
+    states = (state.squeeze(0).to(dtype) for state in (query, key, value))  # (N or S, A, D)
     # A single query of a causal layer is its sequence's last token, which sees all others.
     is_causal = module.is_causal and lengths["max_length_q"] > 1
     output, *_ = FLASH_OPERATION(*states, *lengths.values(), dropout, is_causal, False, scale=scaling)
@@ -137,13 +144,13 @@ def _boundaries(query: torch.Tensor, key: torch.Tensor, packing: Packing) -> dic
     """Where sequences begin and end, (S + 1,) int32, and the longest length; of queries, one or all of a sequence."""
     keys, longest = packing.boundaries.to(key.device), packing.longest
     queries, most = keys, longest
-    if query.shape[2] != key.shape[2]:
+    if query.shape[1] != key.shape[1]:
         queries, most = torch.arange(len(keys), dtype=torch.int32, device=key.device), 1
     return {"cu_seq_lens_q": queries, "cu_seq_lens_k": keys, "max_length_q": most, "max_length_k": longest}
 
 
 def attention_implementation(config, query: torch.Tensor, kwargs: dict) -> str:
-    """The attention function: the configuration's, or "eager" where sdpa does not suit the (B, A, Q, D) query.
+    """The attention function: the configuration's, or "eager" where sdpa does not suit the (B, Q, A, D) query.
 
     sdpa returns no attention probabilities and takes no empty batch. In bfloat16 on the CPU, it is slower for one
     query, as in a step of generation, with dropout, for which it computes in float32, and, on processors without AMX,
@@ -159,13 +166,16 @@ def attention_implementation(config, query: torch.Tensor, kwargs: dict) -> str:
         )
     if implementation != "sdpa":  # trf-ignore: TRF051
         return implementation
-    suits = not recorded and (is_tracing(query) or _is_for_sdpa(query, kwargs["dropout"]))
-    return implementation if suits else "eager"
+    return implementation if not recorded and _is_for_sdpa(query, kwargs["dropout"]) else "eager"
 
 
 def _is_for_sdpa(query: torch.Tensor, dropout: float) -> bool:
-    slow = query.shape[2] == 1 or dropout > 0 or (torch.is_grad_enabled() and not has_amx())
-    return query.numel() > 0 and not (slow and query.device.type == "cpu" and product_type(query) == torch.bfloat16)
+    """Whether sdpa suits it; a traced graph has sdpa for any query, and is asked for last, because that takes long."""
+    may_be_slow = query.device.type == "cpu" and product_type(query) == torch.bfloat16
+    if (query.numel() and not may_be_slow) or is_tracing(query):
+        return True
+    is_slow = query.shape[1] == 1 or dropout > 0 or (torch.is_grad_enabled() and not has_amx())
+    return bool(query.numel()) and not is_slow
 
 
 def project(module: nn.Module, states: torch.Tensor, read: torch.Tensor | None) -> Sequence[torch.Tensor]:
@@ -199,11 +209,11 @@ def _are_one_product(config, states: torch.Tensor, layers: list[nn.Module]) -> b
 
 
 def split_heads(states: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """(B, T, A * D) -> (B, A, T, D), also for an empty batch. Under tensor parallelism, A is a process's heads.
+    """(B, T, A * D) -> (B, T, A, D), also for an empty batch. Under tensor parallelism, A is a process's heads.
 
     `unflatten` is not used, because it would write the traced sizes into TorchScript's ONNX graphs.
     """
-    return states.reshape(*states.shape[:-1], states.shape[-1] // head_dim, head_dim).transpose(1, 2)
+    return states.reshape(*states.shape[:-1], states.shape[-1] // head_dim, head_dim)
 
 
 def eager_attention_forward(
