@@ -330,6 +330,8 @@ def two_steps(
 ) -> None:
     """The work whose memory is measured: in the second step, the optimizer has its state."""
     model = make_model(side, head, setup.size, tiny, setup.dropout).to(device)
+    if setup.checkpointing:
+        model.activation_checkpointing_enable()
     step = make_step(model, make_inputs(tiny).to(device).batches, precision)
     step(0)
     step(1)

@@ -382,3 +382,13 @@ def test_results_that_could_not_be_written_are_refused_before_anything_is_measur
             command([*words, "--json", str(path)])
         shown = capsys.readouterr()
         assert f"--json: {path} must be a file in a folder that exists" in shown.err and not shown.out
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("side", [bert.OURS, bert.STOCK])
+def test_the_memory_of_a_row_with_checkpointing_is_measured_with_it(side, checkpointing, monkeypatch):
+    measured = []
+    monkeypatch.setattr(bert, "make_step", lambda model, *_: measured.append(model) or (lambda index: None))
+    setup = bert.Setup(checkpointing=checkpointing)
+    bert.two_steps(side, "ForMaskedLM", bert.make_masked_batches, setup, "fp32", True, CPU)
+    assert [model.is_gradient_checkpointing for model in measured] == [checkpointing]
