@@ -166,16 +166,13 @@ def attention_implementation(config, query: torch.Tensor, kwargs: dict) -> str:
         )
     if implementation != "sdpa":  # trf-ignore: TRF051
         return implementation
-    return implementation if not recorded and _is_for_sdpa(query, kwargs["dropout"]) else "eager"
+    suits = not recorded and (is_tracing(query) or _is_for_sdpa(query, kwargs["dropout"]))
+    return implementation if suits else "eager"
 
 
 def _is_for_sdpa(query: torch.Tensor, dropout: float) -> bool:
-    """Whether sdpa suits it; a traced graph has sdpa for any query, and is asked for last, because that takes long."""
-    may_be_slow = query.device.type == "cpu" and product_type(query) == torch.bfloat16
-    if (query.numel() and not may_be_slow) or is_tracing(query):
-        return True
-    is_slow = query.shape[1] == 1 or dropout > 0 or (torch.is_grad_enabled() and not has_amx())
-    return bool(query.numel()) and not is_slow
+    slow = query.shape[1] == 1 or dropout > 0 or (torch.is_grad_enabled() and not has_amx())
+    return query.numel() > 0 and not (slow and query.device.type == "cpu" and product_type(query) == torch.bfloat16)
 
 
 def project(module: nn.Module, states: torch.Tensor, read: torch.Tensor | None) -> Sequence[torch.Tensor]:
