@@ -71,7 +71,7 @@ def multiply_rows(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
 
 def _pays(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
     """Whether `is_faster`, except for small products, and for one row and a weight that is stored as (I, O)."""
-    if inputs.numel() * weight.shape[0] < SMALL or inputs.dim() < 2:
+    if not is_chosen() or inputs.numel() * weight.shape[0] < SMALL or inputs.dim() < 2:
         return False
     if (inputs.numel() == weight.shape[1] and not weight.is_contiguous()) or not is_faster(inputs, weight):
         return False
