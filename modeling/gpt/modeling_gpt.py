@@ -128,13 +128,12 @@ class ZooGPTAttention(nn.Module):
         hidden_states: torch.Tensor,  # (B, T, H)
         attention_mask: torch.Tensor | None = None,
         read: torch.Tensor | None = None,  # (B, Q) the columns whose tokens attend; None: all
-        place: int | None = None,  # of the layer in the model
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         query, key, value = self.c_attn(hidden_states).chunk(3, -1)
         query = split_heads(states_at(query, read), self.head_dim)  # (B, Q, A, D)
         key, value = split_heads(key, self.head_dim), split_heads(value, self.head_dim)  # (B, T, A, D)
-        kwargs["place"] = self.layer_idx if place is None else place
+        kwargs.setdefault("place", self.layer_idx)  # not read here: each value would be another compiled graph
         kwargs |= {"dropout": self.attn_dropout.p if self.training else 0.0, "scaling": self.scaling}
         attention_interface = ALL_ATTENTION_FUNCTIONS.get_interface(
             attention_implementation(self.config, query, kwargs), eager_attention_forward
