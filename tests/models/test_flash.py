@@ -168,6 +168,29 @@ def test_what_the_operation_does_not_take_is_computed_on_a_grid(cases, lacking, 
 
 
 @pytest.mark.parametrize(
+    ("implementation", "dtype", "head_size", "way"),
+    [
+        ("sdpa", torch.bfloat16, 64, "flash"),
+        ("sdpa", torch.float16, 64, "flash"),
+        ("sdpa", torch.float16, 192, "flash"),
+        ("sdpa", torch.float32, 64, "grid"),
+        ("sdpa", None, 64, "grid"),
+        ("sdpa", torch.bfloat16, 60, "grid"),
+        ("sdpa", torch.bfloat16, 200, "grid"),
+        ("eager", torch.bfloat16, 64, "grid"),
+        ("flash_attention_2", torch.bfloat16, 64, "named"),
+        ("flash_attention_4", torch.bfloat16, 64, "named"),
+        ("kernels-community/flash-attn3", torch.bfloat16, 64, "named"),
+    ],
+)
+def test_the_function_the_type_and_the_size_of_heads_decide(implementation, dtype, head_size, way, monkeypatch):
+    monkeypatch.setattr(modeling_packing, "_has_flash", lambda device: True)
+    config = SimpleNamespace(_attn_implementation=implementation)
+    assert modeling_packing.way_to_attend(config, torch.device("cuda"), dtype, head_size) == way
+    assert modeling_packing.way_to_attend(config, torch.device("cpu"), dtype, head_size) in ("groups", way)
+
+
+@pytest.mark.parametrize(
     ("hip", "built", "capability", "known", "has"),
     [
         (None, True, (8, 0), True, True),

@@ -26,7 +26,8 @@ from tests.support.model_cases import (
 
 UNEVEN = [5, 9, 2, 5, 4, 6, 3]
 # Names of kernels in transformers that take the boundaries of sequences.
-FLASH_KERNELS = ["flash_attention_2", "flash_attention_3", "kernels-community/flash-attn2"]
+FLASH_KERNELS = [f"flash_attention_{release}" for release in (2, 3, 4)]
+FLASH_KERNELS += [f"kernels-community/flash-attn{release}" for release in (2, 3)]
 TWO_LAYERS = {bert_cases: {"num_hidden_layers": 2}, gpt_cases: {"n_layer": 2}}  # of which one is the last
 INNER = {bert_cases: ZooBertIntermediate, gpt_cases: ZooGPTMLP}
 

@@ -19,6 +19,7 @@ from modeling.shared.packing_collator import find_packing
 from tests.support import bert_cases, gpt_cases
 from tests.support.families import each
 from tests.support.glue_sample import write_model, write_task, write_vocabulary
+from tests.support.kernels import Kernels
 from tests.support.model_cases import on_the_left
 from tests.support.pretraining_sample import flags as pretraining_flags
 
@@ -80,10 +81,15 @@ def test_rows_of_several_texts_give_the_same_bits(skip_logits):
     assert_same_with_packing(gpt_cases.zoo("LMHeadModel"), inputs | {"skip_logits": skip_logits}, labels)
 
 
+def flat_row() -> dict:
+    """One row of several sentences, as transformers' collator makes it."""
+    examples = [{"input_ids": list(range(1, n)), "labels": [n % 4] * (n - 1)} for n in (5, 9, 2)]
+    return dict(DataCollatorWithFlattening(return_flash_attn_kwargs=True)(examples))
+
+
 def test_one_row_of_transformers_collator_gives_the_same_bits(tmp_path):
     _, model = bert_cases.pair("ForTokenClassification", tmp_path)
-    examples = [{"input_ids": list(range(1, n)), "labels": [n % 4] * (n - 1)} for n in (5, 9, 2)]
-    inputs = dict(DataCollatorWithFlattening(return_flash_attn_kwargs=True)(examples))
+    inputs = flat_row()
     labels = {"labels": inputs.pop("labels")}
     assert len(find_packing(inputs).starts) == 3
     assert_same_with_packing(model, inputs, labels)
@@ -244,8 +250,17 @@ def bert(head: str, folder, lengths: list[int] | None = None, **options) -> tupl
     inputs, labels = bert_cases.case(head).inputs, bert_cases.case(head).labels
     if lengths:
         inputs = bert_cases.batch(lengths)
-        labels = {"labels": (inputs["input_ids"] % 5).masked_fill(inputs["input_ids"] % 3 > 0, -100)}
+        chosen = (inputs["input_ids"] % 3 == 0) & (inputs["attention_mask"] == 1)
+        labels = {"labels": (inputs["input_ids"] % 5).masked_fill(~chosen, -100)}
     return bert_cases.pair(head, folder)[1], inputs | labels | options
+
+
+def in_training(model: torch.nn.Module) -> torch.nn.Module:
+    """With dropout, of which the cases of other tests have none."""
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.Dropout):
+            layer.p = 0.1
+    return model.train()
 
 
 STEPS = {
@@ -253,6 +268,7 @@ STEPS = {
     "choices of BERT": lambda folder: bert("ForMultipleChoice", folder),
     "answers of BERT": lambda folder: bert("ForQuestionAnswering", folder),
     "tags of BERT": lambda folder: bert("ForTokenClassification", folder, [5, 9, 2]),
+    "tags of one row": lambda folder: (bert_cases.pair("ForTokenClassification", folder)[1], flat_row()),
     "masked words": lambda folder: bert("ForMaskedLM", folder, [5, 9, 2], skip_logits=True),
     "masked words of full rows": lambda folder: bert("ForMaskedLM", folder, [9, 9, 9], skip_logits=True),
     "classes of GPT": lambda folder: (
@@ -269,11 +285,12 @@ STEPS = {
 @pytest.mark.parametrize("how", ["flash", "grid", "padded"])
 @pytest.mark.parametrize("step", STEPS)
 def test_a_step_reads_nothing_from_the_device(step, how, tmp_path, monkeypatch):
+    """With dropout under autocast, as a run on a GPU."""
     model, batch = STEPS[step](tmp_path)
-    batch = add_packing(batch)
+    model, batch = in_training(model), add_packing(batch)
     monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: pytest.fail("a tensor is copied to the host"))
     reads = pytest.raises((AssertionError, pytest.fail.Exception), match="waits for the device|copied to the host")
-    with as_on_a_gpu(packed=how != "padded"):
+    with as_on_a_gpu(packed=how != "padded"), torch.autocast("cpu", torch.bfloat16):
         if how == "grid":
             monkeypatch.setattr(modeling_packing, "FLASH_DEVICES", ())
         with NothingIsRead():
@@ -283,6 +300,40 @@ def test_a_step_reads_nothing_from_the_device(step, how, tmp_path, monkeypatch):
         is_dense = how == "padded" and step in ("classes of BERT", "choices of BERT", "answers of BERT")
         with nullcontext() if is_dense else reads, NothingIsRead():
             model(**batch).loss.backward()
+
+
+DECIDING = ("bert.modeling_bert", "gpt.modeling_gpt", "gpt.modeling_gpt_tasks")
+DECIDING += ("shared.modeling_attention", "shared.modeling_heads", "shared.modeling_packing")
+
+
+class NothingIsCopied(TorchDispatchMode):
+    """Raises an error for copies from one device to another. Those of a number that Python knows wait for none."""
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        outputs, (name, *_) = operation(*args, **kwargs or {}), operation._schema.name.split("::")[1:]
+        if name in ("_to_copy", "copy_"):
+            assert outputs.device == args[name == "copy_"].device, "a tensor is copied to another device"
+        return outputs
+
+
+@pytest.mark.parametrize("how", ["flash", "grid"])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_step_copies_nothing_to_the_device_or_from_it(step, how, tmp_path, monkeypatch):
+    """In bf16 on torch's device without memory, which has the kernels of a GPU with their shapes and gradients."""
+    model, batch = STEPS[step](tmp_path)
+    batch = add_packing(batch)
+    in_training(model).to("meta", torch.bfloat16)
+    for module in DECIDING:
+        monkeypatch.setattr(f"modeling.{module}.is_opaque", lambda tensor: False)
+    heads = {"FLASH_HEADS": range(1000), "FLASH_DEVICES": () if how == "grid" else ("meta",)}
+    for name, value in (heads | {"_has_flash": bool, "FEW_TOKENS": 0}).items():
+        monkeypatch.setattr(modeling_packing, name, value)
+    batch = {name: value.to("meta") if hasattr(value, "to") else value for name, value in batch.items()}
+    with NothingIsCopied(), Kernels() as kernels:
+        model(**batch).loss.backward()
+    calls = {name: count for name, count in kernels.counts.items() if "_flash_attention_" in name}
+    packs = how == "flash" and step not in ("answers of BERT", "masked words of full rows")
+    assert calls == (dict.fromkeys(["_flash_attention_forward", "_flash_attention_backward"], 3) if packs else {})
 
 
 MORE_KINDS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("masked_lm", "causal_lm")]

@@ -67,6 +67,13 @@ def test_a_gpu_computes_more_scores_at_once(products, monkeypatch):
     assert [[part.start for part in each] for each in parts] == [[0, 8, 16, 24, 32], [0, 13, 26]]
 
 
+def test_the_words_of_a_large_batch_are_one_part_on_a_gpu():
+    """256 x 128 tokens of which 15 % are predicted, among BERT's words."""
+    words = torch.empty(30522, 768, device="meta")
+    parts = [list(modeling_heads._parts(torch.empty(4915, 768, device=device), words)) for device in ("cpu", "meta")]
+    assert [len(each) for each in parts] == [5, 1]
+
+
 @pytest.fixture
 def products(monkeypatch):
     """A list that gets the number of rows of every product."""

@@ -286,6 +286,20 @@ def test_muon_starts_few_kernels_for_many_matrices():
     assert counts[1] <= 100 < 1500 < counts[0]
 
 
+@pytest.mark.parametrize(("layers", "width", "most"), [(5, 384, 75), (12, 768, 280)], ids=["12 million", "BERT-base"])
+def test_muon_starts_few_kernels_for_a_model_of_its_usual_size(layers, width, most):
+    """Those of BERT-base are divided, to save memory."""
+    shapes = [(width, width)] * 4 + [(4 * width, width), (width, 4 * width)]
+    parameters = [torch.nn.Parameter(torch.empty(shape, device="meta")) for shape in shapes * layers]
+    for parameter in parameters:
+        parameter.grad = torch.empty_like(parameter)
+    optimizer = MuonWithAdamW([{"params": parameters, "lr": 1.0, "weight_decay": 0.1, "muon": True}, NO_MATRIX])
+    optimizer.step()  # makes the averages
+    with Kernels() as kernels:
+        optimizer.step()
+    assert kernels.counts.total() <= most
+
+
 @pytest.mark.parametrize("optim", ["adamw", "bert_adam", "adagrad", "muon"])
 def test_the_optimizer_goes_on_from_a_file_of_tensors_bit_by_bit(run, tmp_path, optim):
     """Also where a parameter has had no gradient, and where one is not contiguous."""
