@@ -82,8 +82,9 @@ class Result:
     baseline_share: float | None
     peak_mb: float | None
     baseline_peak_mb: float | None
-    tokens_per_second: float | None
-    baseline_tokens_per_second: float | None
+    items_per_second: float | None
+    baseline_items_per_second: float | None
+    items: str | None  # tokens or sentences
 
 
 @dataclass(frozen=True)
@@ -141,8 +142,9 @@ def measure(
         baseline_share=timing.baseline_rate / baseline_limit,
         peak_mb=peak_of(side, device),
         baseline_peak_mb=peak_of(baseline, device),
-        tokens_per_second=timing.token_rate,
-        baseline_tokens_per_second=timing.baseline_token_rate,
+        items_per_second=timing.item_rate,
+        baseline_items_per_second=timing.baseline_item_rate,
+        items=contest.unit if contest.items else None,
     )
 
 
@@ -172,9 +174,8 @@ TIMES = {"cpu": ["CPU ms", "CPU time ratio", "wall"], "wall": ["wall ms", "wall 
 
 
 def header(device: torch.device) -> list[str]:
-    """The first ratio is that of the device's clock. Tables of a GPU have one more column."""
-    tokens = [] if device == CPU else ["tokens / second"]
-    return [*COLUMNS, *TIMES[clock_of(device)], "difference", "% of limit", "peak MB", *tokens]
+    """The first ratio is that of the device's clock."""
+    return [*COLUMNS, *TIMES[clock_of(device)], "difference", "% of limit", "peak MB", "per second"]
 
 
 def table_line(result: Result | RunResult) -> list[str]:
@@ -190,8 +191,8 @@ def table_line(result: Result | RunResult) -> list[str]:
     ours, theirs = result.share, result.baseline_share
     shares = "" if ours is None else f"{100 * ours:.0f} : {100 * theirs:.0f} {result.limit}"
     memory = "" if result.peak_mb is None else f"{result.peak_mb:.0f} : {result.baseline_peak_mb:.0f}"
-    rates = result.tokens_per_second, result.baseline_tokens_per_second
-    tokens = [] if clock == "cpu" else ["" if None in rates else " : ".join(f"{rate:,.0f}" for rate in rates)]
+    rates = result.items_per_second, result.baseline_items_per_second
+    per_second = "" if None in rates else f"{rates[0]:,.0f} : {rates[1]:,.0f} {result.items}"
     return [
         result.row,
         result.title,
@@ -204,7 +205,7 @@ def table_line(result: Result | RunResult) -> list[str]:
         f"{result.difference:.0e}",
         shares,
         memory,
-        *tokens,
+        per_second,
     ]
 
 

@@ -66,7 +66,7 @@ def attend(sequences: int, length: int) -> Build:
             tolerance(precision, baseline_precision, device=device),
             Need("products", lambda index: PASSES * 2 * 2 * count * heads * tokens**2 * size),
             device,
-            tokens=lambda index: count * tokens,
+            items=lambda index: count * tokens,
         )
 
     return build
@@ -126,7 +126,7 @@ def attend_packed(lengths_name: str) -> Build:
             tolerance(precision, baseline_precision, device=device),
             Need("products", lambda index: PASSES * 2 * 2 * pairs * heads * size),
             device,
-            tokens=lambda index: len(packing.tokens),
+            items=lambda index: len(packing.tokens),
         )
 
     return build

@@ -260,12 +260,12 @@ def loss_and_gradients(model: PreTrainedModel, batch: Batch, precision: str) -> 
     return {"loss": loss, "gradients": gradients(model)}
 
 
-def compiled(side: str, model: PreTrainedModel) -> PreTrainedModel:
+def compiled(side: str, model: PreTrainedModel, mode: str) -> PreTrainedModel:
     """The model of this side as its user compiles it: ours by --torch_compile, transformers' as a whole."""
     if side == STOCK:
         return torch.compile(model, dynamic=True)
     model = copy.deepcopy(model)  # rows share their models, and layers are compiled in place
-    compile_layers(model)
+    compile_layers(model, mode)
     return model
 
 
@@ -306,6 +306,7 @@ class Setup:
         size: one of `SIZES`.
         dropout: the probability, everywhere.
         compiled: the sides that are compiled by torch.
+        compile_mode: the --torch_compile_mode of ours.
         optim: the optimizer of both sides, by the name that the scripts have for it.
         checkpointing: whether both sides compute the states of each layer again for its backward pass.
         packing: whether our batches carry their packing, as those of the scripts do on a GPU.
@@ -314,6 +315,7 @@ class Setup:
     size: str = "small"
     dropout: float = 0.1
     compiled: tuple[str, ...] = ()
+    compile_mode: str = "default"
     optim: str = "adamw"
     checkpointing: bool = False
     packing: bool = False
@@ -374,7 +376,8 @@ def train_step(
                 return peak_memory(two_steps, name, head, make_inputs, setup, precision, tiny, device)
 
             model, is_compiled = trained[name].to(device), name in setup.compiled
-            run = make_step(compiled(name, model) if is_compiled else model, batches, precision, setup.optim)
+            used = compiled(name, model, setup.compile_mode) if is_compiled else model
+            run = make_step(used, batches, precision, setup.optim)
             if is_compiled:
                 run = after_all_batches(run, len(batches))
             return Side(f"{name}, compiled" if is_compiled else name, run, check, memory if with_memory else None)
@@ -387,7 +390,7 @@ def train_step(
             tolerance(precision, baseline_precision, device=device),
             Need("products", lambda index: PASSES * count(config, batches[index % len(batches)])),
             device,
-            tokens=lambda index: sum(lengths_of(batches[index % len(batches)])),
+            items=lambda index: sum(lengths_of(batches[index % len(batches)])),
         )
 
     return build

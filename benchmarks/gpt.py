@@ -151,8 +151,11 @@ def generation_flop(config: PreTrainedConfig, prompts: Batch, new_tokens: int, b
     return beams * layers[0] - (beams - 1) * layers[1] + head
 
 
-def generate(rows: int, new_tokens: int, beams: int = 1) -> Build:
-    """Generation without sampling. Both sides must agree on the logits of a text; ours are computed with a cache."""
+def generate(rows: int, new_tokens: int, beams: int = 1, cache: str | None = None) -> Build:
+    """Generation without sampling. Both sides must agree on the logits of a text; ours are computed with a cache.
+
+    cache: the implementation of ours; of a "static" one, transformers compiles the steps on a GPU
+    """
 
     def build(precision: str, baseline_precision: str, tiny: bool, device: torch.device) -> Contest:
         prompts, tokens = on(device, make_prompts(rows, tiny)), 4 if tiny else new_tokens
@@ -161,10 +164,12 @@ def generate(rows: int, new_tokens: int, beams: int = 1) -> Build:
         def side(name: str, precision: str) -> Side:
             model = models[name].eval().to(device, model_dtype(precision))
             model.generation_config.eos_token_id = None
+            options = {"max_new_tokens": tokens, "do_sample": False, "num_beams": beams}
+            options |= {"cache_implementation": cache} if name == OURS else {}
 
             def run(index: int) -> torch.Tensor:
                 with inference(precision):
-                    return model.generate(**prompts, max_new_tokens=tokens, do_sample=False, num_beams=beams)
+                    return model.generate(**prompts, **options)
 
             def check() -> Outputs:
                 with inference(precision):
@@ -184,7 +189,7 @@ def generate(rows: int, new_tokens: int, beams: int = 1) -> Build:
             tolerance(precision, baseline_precision, device=device),
             tighter(device, precision, reads, products),
             device,
-            tokens=lambda index: rows * tokens,
+            items=lambda index: rows * tokens,
         )
 
     return build

@@ -69,6 +69,7 @@ FINETUNING, PRETRAINING, CAUSAL = "fine-tuning step", "masked LM step", "GPT, la
 ATTENTION, GENERATION = "attention of 12 heads, forward and backward", "GPT, greedy generation"
 PLAIN = f"{FINETUNING} on batches without their packing"
 ONE, BOTH = (OURS,), (OURS, STOCK)  # sides that torch compiles
+CUDA_GRAPHS = {"compiled": ONE, "compile_mode": "reduce-overhead"}
 CHECKPOINTING = f"{PRETRAINING} with gradient checkpointing"
 # Rows of one size and head follow each other, because they share their models.
 ROWS: dict[str, tuple[str, Build]] = {
@@ -80,12 +81,10 @@ ROWS: dict[str, tuple[str, Build]] = {
     "gpu-base-sst2-plain": (f"BERT-base, {PLAIN}", finetuning("base", "sst2-train", packing=False)),
     "gpu-base-sst2-dropout": (f"BERT-base, dropout, {FINETUNING}", finetuning("base", "sst2-train", dropout=0.1)),
     "gpu-large-sst2": (f"BERT-large, {FINETUNING}", finetuning("large", "sst2-train")),
-    "gpu-large-pairs": (f"BERT-large, {FINETUNING}", finetuning("large", "pairs")),
     "gpu-large-squad": (f"BERT-large, {FINETUNING}", finetuning("large", "squad-dev")),
     "gpu-base-mlm-128": (f"BERT-base, {PRETRAINING}", pretraining("base", 256, 128)),
     "gpu-base-mlm-512": (f"BERT-base, {PRETRAINING}", pretraining("base", 32, 512)),
     "gpu-large-mlm-128": (f"BERT-large, {PRETRAINING}", pretraining("large", 128, 128)),
-    "gpu-large-mlm-512": (f"BERT-large, {PRETRAINING}", pretraining("large", 16, 512)),
     "gpu-gpt-512": (CAUSAL, language_modeling(32, 512)),
     "gpu-12m": (f"5 x 384, {PRETRAINING}", pretraining("12m", 512, 128)),
     "gpu-12m-muon": (f"5 x 384, {PRETRAINING} by Muon", pretraining("12m", 512, 128, optim="muon")),
@@ -99,8 +98,9 @@ ROWS: dict[str, tuple[str, Build]] = {
     "gpu-large-checkpointing": (f"BERT-large, {CHECKPOINTING}", pretraining("large", 16, 512, checkpointing=True)),
     "gpu-base-sst2-compiled": (f"BERT-base, {FINETUNING}", finetuning("base", "sst2-train", compiled=ONE)),
     "gpu-base-mlm-128-compiled": (f"BERT-base, {PRETRAINING}", pretraining("base", 256, 128, compiled=ONE)),
-    "gpu-12m-compiled": (f"5 x 384, {PRETRAINING}", pretraining("12m", 512, 128, compiled=ONE)),
     "gpu-gpt-512-compiled": (CAUSAL, language_modeling(32, 512, compiled=ONE)),
+    "gpu-base-sst2-graphs-compiled": (f"BERT-base, {FINETUNING}", finetuning("base", "sst2-train", **CUDA_GRAPHS)),
+    "gpu-gpt-greedy-static-compiled": (f"{GENERATION}, static cache", gpt.generate(1, 128, cache="static")),
     "gpu-base-mlm-128-both-compiled": (f"BERT-base, {PRETRAINING}", pretraining("base", 256, 128, compiled=BOTH)),
 }
 # Runs of run_glue.py, which only have to end well.
@@ -118,8 +118,8 @@ def expected_seconds(row: str) -> int:
     """How long a row may take on an H100: models, kernels of new shapes, comparison and turns.
 
     On an H200, 21 rows took 11 seconds each, with longer turns and with weights that were initialized before they were
-    drawn. Four rows in which ours alone is compiled took less than 100 seconds together. The seconds of a run, and of
-    a row with both sides compiled, are estimated.
+    drawn. Four rows in which ours alone is compiled took less than 100 seconds together. The seconds of a run, of a
+    row with CUDA graphs or a static cache, and of one with both sides compiled are estimated.
     """
     if row in RUNS:
         return 15

@@ -71,7 +71,8 @@ class Contest:
     tolerance: float  # the limit of `largest_difference`
     need: Need | None = None
     device: torch.device = CPU
-    tokens: Callable[[int], int] | None = None  # the real tokens of `run(i)`; None if the row reports no tokens
+    items: Callable[[int], int] | None = None  # how many real tokens `run(i)` computes; None if the row reports none
+    unit: str = "tokens"  # or what `items` counts in their place
 
 
 # Makes a row's contest: (precision, baseline's precision, tiny, device)
@@ -87,7 +88,7 @@ class Seconds(NamedTuple):
 class Timing:
     """The seconds of one `run`, as medians over the pairs, and the ratio baseline time / side time of each pair.
 
-    The rates are what the contest needs, and its tokens, per second of the device's clock, also as medians; None if it
+    The rates are what the contest needs, and its items, per second of the device's clock, also as medians; None if it
     names none.
     """
 
@@ -99,8 +100,8 @@ class Timing:
     wall_ratios: list[float]
     rate: float | None
     baseline_rate: float | None
-    token_rate: float | None
-    baseline_token_rate: float | None
+    item_rate: float | None
+    baseline_item_rate: float | None
 
     @property
     def cpu_ratio(self) -> float:
@@ -150,7 +151,7 @@ def take_turns(contest: Contest, pairs: int, seconds: float) -> Timing:
     if quickest < seconds:  # the first run may be slower than later ones
         quickest = _quickest(contest)
     repeats = max(1, ceil(seconds / quickest))
-    ours, theirs, needs, tokens = [], [], [], []
+    ours, theirs, needs, items = [], [], [], []
     for pair in range(pairs):
         inputs = list(range(pair * repeats, (pair + 1) * repeats))
         if contest.device.type != "cpu":
@@ -159,7 +160,7 @@ def take_turns(contest: Contest, pairs: int, seconds: float) -> Timing:
         ours.append(_turn(contest.side, inputs, contest.device))
         theirs.append(_turn(contest.baseline, inputs, contest.device))
         needs.append(sum(map(contest.need.amount, inputs)) if contest.need else None)
-        tokens.append(sum(map(contest.tokens, inputs)) if contest.tokens else None)
+        items.append(sum(map(contest.items, inputs)) if contest.items else None)
     ratios = [[b / a for a, b in zip(mine, base, strict=True)] for mine, base in zip(ours, theirs, strict=True)]
     cpu_ratios, wall_ratios = map(list, zip(*ratios, strict=True))
     clock = clock_of(contest.device)
@@ -173,8 +174,8 @@ def take_turns(contest: Contest, pairs: int, seconds: float) -> Timing:
         wall_ratios=wall_ratios,
         rate=_rate(needs, ours, clock),
         baseline_rate=_rate(needs, theirs, clock),
-        token_rate=_rate(tokens, ours, clock),
-        baseline_token_rate=_rate(tokens, theirs, clock),
+        item_rate=_rate(items, ours, clock),
+        baseline_item_rate=_rate(items, theirs, clock),
     )
 
 

@@ -91,7 +91,7 @@ def step(packed: bool) -> Build:
             tolerance(precision, baseline_precision, device=device),
             Need("products", lambda index: PASSES * classifier_flop(config, batches[index % BATCHES])),
             device,
-            tokens=lambda index: sum(lengths_of(batches[index % BATCHES])),
+            items=lambda index: sum(lengths_of(batches[index % BATCHES])),
         )
 
     return build

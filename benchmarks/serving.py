@@ -22,7 +22,6 @@ from .bert import (
     classifier_flop,
     draw_lengths,
     draw_sequences,
-    lengths_of,
     make_models,
     on,
     pad,
@@ -98,7 +97,8 @@ def serve(convert: Callable[[PreTrainedModel, Batch], Classify], rows: int) -> B
             tolerance(precision, baseline_precision, device=device),
             Need("products", lambda index: classifier_flop(models[OURS].config, batches[index % BATCHES])),
             device,
-            tokens=lambda index: sum(lengths_of(batches[index % BATCHES])),
+            items=lambda index: rows,
+            unit="sentences",
         )
 
     return build

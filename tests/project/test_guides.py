@@ -19,6 +19,7 @@ import pytest
 from transformers import BertTokenizer
 
 import modeling
+from benchmarks import gpu, serving
 from elmo_gpt_bert.convert.elmo import convert
 from elmo_gpt_bert.scripts import COMMAND
 from elmo_gpt_bert.tasks.squad import scoring
@@ -368,6 +369,15 @@ def test_the_ratios_in_the_page_of_the_benchmarks_are_those_of_the_records():
     rows = re.findall(r"^\| `([\w-]+)` \|(.*\*\*.*)\|$", read("benchmarks/README.md"), flags=re.MULTILINE)
     shown = {(row, ratio) for row, cells in rows for ratio in re.findall(r"\*\*([\d.]+)\*\*", cells)}
     assert len(shown) > 50 and shown <= measured
+
+
+def test_the_page_of_the_benchmarks_names_the_rows_of_a_gpu_without_a_record():
+    measured = {row["row"] for row in recorded() if row["device"] == "cuda"}
+    served = [row for row in serving.ROWS if row not in serving.CONVERTED]
+    (named,) = re.findall(
+        r"^Unmeasured on a GPU: (.*?)\.$", read("benchmarks/README.md"), flags=re.MULTILINE | re.DOTALL
+    )
+    assert re.findall(r"`([\w-]+)`", named) == [row for row in [*gpu.ORDER, *served] if row not in measured]
 
 
 @pytest.mark.parametrize("model", ["BERT", "ELMo", "GPT"])

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from benchmarks import serving
+from benchmarks.__main__ import main, table_line
 from benchmarks.bert import OURS, STOCK, draw_lengths, draw_sequences, make_models, pad
 
 
@@ -41,3 +42,9 @@ def test_eight_bits_are_in_use_and_near(model, batches):
 def test_what_is_converted_is_not_measured_on_a_gpu(convert):
     with pytest.raises(ValueError, match="in int8 and by ONNX are measured on the CPU, and not on cuda"):
         serving.serve(convert, rows=1)("bf16", "bf16", True, torch.device("cuda"))
+
+
+def test_a_row_of_a_server_counts_sentences_for_each_second():
+    (result,) = main(["serving-32", "--size", "tiny", "--pairs", "1", "--settings", "fp32"])
+    assert result.items_per_second == pytest.approx(32_000 / result.cpu_ms, rel=1e-6)
+    assert table_line(result)[-1].endswith(" sentences")
