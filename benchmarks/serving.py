@@ -67,12 +67,13 @@ def by_onnx(model: PreTrainedModel, batch: Batch) -> Classify:
 
 
 def serve(convert: Callable[[PreTrainedModel, Batch], Classify], rows: int) -> Build:
-    """Logits of batches of so many sentences of SST-2's dev set."""
+    """Logits of batches of so many sentences with the lengths of SST-2's dev set, or of one of them."""
 
     def build(precision: str, baseline_precision: str, tiny: bool, device: torch.device) -> Contest:
         if device != CPU and convert is not as_it_is:
             raise ValueError(f"rows in int8 and by ONNX are measured on the CPU, and not on {device}")
-        sequences = draw_sequences(draw_lengths("sst2-dev", rows * BATCHES), tiny)
+        count = BATCHES if rows > 1 else 1  # one sentence is always the same, so that rows have the same work
+        sequences = draw_sequences(draw_lengths("sst2-dev", rows * count), tiny)
         batches = [on(device, pad(sequences[start : start + rows])) for start in range(0, len(sequences), rows)]
         models = make_models("ForSequenceClassification", "base", tiny, dropout=0.0)
 
@@ -82,7 +83,7 @@ def serve(convert: Callable[[PreTrainedModel, Batch], Classify], rows: int) -> B
 
             def run(index: int) -> object:
                 with inference(precision):
-                    return classify(batches[index % BATCHES])
+                    return classify(batches[index % count])
 
             def check() -> Outputs:
                 with inference(precision):
@@ -93,9 +94,9 @@ def serve(convert: Callable[[PreTrainedModel, Batch], Classify], rows: int) -> B
         return Contest(
             side(OURS, precision),
             side(STOCK, baseline_precision),
-            f"{rows} x sst2-dev, padded {padding(batches):.2f}x",
+            f"{rows} x sst2-dev, padded {padding(batches):.2f}x" if rows > 1 else f"{len(sequences[0])} tokens",
             tolerance(precision, baseline_precision, device=device),
-            Need("products", lambda index: classifier_flop(models[OURS].config, batches[index % BATCHES])),
+            Need("products", lambda index: classifier_flop(models[OURS].config, batches[index % count])),
             device,
             items=lambda index: rows,
             unit="sentences",

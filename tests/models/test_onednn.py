@@ -211,6 +211,13 @@ def test_the_processor_chooses_the_product_unless_the_environment_does(
     assert onednn.can_multiply(inputs, weight)
 
 
+def test_a_processor_with_amx_asks_no_more_about_a_single_product(processor, parameters, monkeypatch):
+    processor(amx=True)
+    monkeypatch.setattr(onednn, "can_multiply", lambda *tensors: pytest.fail("which takes microseconds"))
+    inputs = torch.randn(7, 5)
+    torch.testing.assert_close(onednn.linear(inputs, parameters[0]), inputs @ parameters[0].T, atol=1e-5, rtol=1e-5)
+
+
 def test_a_build_that_does_not_tell_of_amx_uses_onednn(processor, monkeypatch):
     processor(amx=True)
     monkeypatch.delattr(torch.cpu, "_is_amx_tile_supported")

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 from transformers import DataCollatorWithFlattening, DefaultDataCollator, Trainer, TrainingArguments
 
@@ -290,9 +291,10 @@ def test_a_step_reads_nothing_from_the_device(step, how, tmp_path, monkeypatch):
     model, batch = in_training(model), add_packing(batch)
     monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: pytest.fail("a tensor is copied to the host"))
     reads = pytest.raises((AssertionError, pytest.fail.Exception), match="waits for the device|copied to the host")
-    with as_on_a_gpu(packed=how != "padded"), torch.autocast("cpu", torch.bfloat16):
+    on_gpu = as_on_a_gpu(packed=how != "padded")
+    with on_gpu, torch.autocast("cpu", torch.bfloat16), monkeypatch.context() as grid:  # undone before the stand-in
         if how == "grid":
-            monkeypatch.setattr(modeling_packing, "FLASH_DEVICES", ())
+            grid.setattr(modeling_packing, "FLASH_DEVICES", ())
         with NothingIsRead():
             model(**batch).loss.backward()
         del batch["packing"]
@@ -307,12 +309,12 @@ DECIDING += ("shared.modeling_attention", "shared.modeling_heads", "shared.model
 
 
 class NothingIsCopied(TorchDispatchMode):
-    """Raises an error for copies from one device to another. Those of a number that Python knows wait for none."""
+    """Raises an error for operations with tensors of several devices, such as copies from one to another."""
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        outputs, (name, *_) = operation(*args, **kwargs or {}), operation._schema.name.split("::")[1:]
-        if name in ("_to_copy", "copy_"):
-            assert outputs.device == args[name == "copy_"].device, "a tensor is copied to another device"
+        outputs = operation(*args, **kwargs or {})
+        given = [each for each in tree_leaves([args, kwargs, outputs]) if torch.is_tensor(each) and each.dim()]
+        assert len({each.device for each in given}) <= 1, f"{operation} has tensors of several devices"
         return outputs
 
 
@@ -328,6 +330,7 @@ def test_a_step_copies_nothing_to_the_device_or_from_it(step, how, tmp_path, mon
     heads = {"FLASH_HEADS": range(1000), "FLASH_DEVICES": () if how == "grid" else ("meta",)}
     for name, value in (heads | {"_has_flash": bool, "FEW_TOKENS": 0}).items():
         monkeypatch.setattr(modeling_packing, name, value)
+    monkeypatch.setattr(torch, "tensor", lambda *_, **__: pytest.fail("what Python knows is copied to the device"))
     batch = {name: value.to("meta") if hasattr(value, "to") else value for name, value in batch.items()}
     with NothingIsCopied(), Kernels() as kernels:
         model(**batch).loss.backward()

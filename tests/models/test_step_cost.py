@@ -204,8 +204,8 @@ def test_a_grid_starts_few_kernels_more_than_padding(tmp_path, monkeypatch):
     stock, ours = (model.train() for model in bert_cases.pair(BERT[0], tmp_path, num_hidden_layers=LAYERS))
     this = bert_cases.case(BERT[0])
     batch = this.inputs | this.labels
-    with as_on_a_gpu(packed=True):
-        monkeypatch.setattr("modeling.shared.modeling_packing.FLASH_DEVICES", ())
+    with as_on_a_gpu(packed=True), monkeypatch.context() as grid:  # undone before the stand-in
+        grid.setattr("modeling.shared.modeling_packing.FLASH_DEVICES", ())
         assert count_kernels(ours, add_packing(batch)) <= count_kernels(stock, batch) + 14 * LAYERS
 
 

@@ -374,10 +374,28 @@ def test_the_ratios_in_the_page_of_the_benchmarks_are_those_of_the_records():
 def test_the_page_of_the_benchmarks_names_the_rows_of_a_gpu_without_a_record():
     measured = {row["row"] for row in recorded() if row["device"] == "cuda"}
     served = [row for row in serving.ROWS if row not in serving.CONVERTED]
-    (named,) = re.findall(
-        r"^Unmeasured on a GPU: (.*?)\.$", read("benchmarks/README.md"), flags=re.MULTILINE | re.DOTALL
-    )
+    (named,) = re.findall(r"a GPU has no record of ([^.]*)\.$", read("benchmarks/README.md"), flags=re.MULTILINE)
     assert re.findall(r"`([\w-]+)`", named) == [row for row in [*gpu.ORDER, *served] if row not in measured]
+
+
+def test_the_figures_of_the_xeon_are_those_of_its_record():
+    """Ratios in fp32 and in bf16 beside the EPYC's; time, rate and memory of a server, of GPT and of a step."""
+    record = json.loads((ROOT / "benchmarks/records/2026-11-29_xeon_amx.json").read_text(encoding="utf-8"))
+    rows = {(row["row"], row["setting"]): row for row in record["results"]}
+    page, ratio = read("benchmarks/README.md"), r"\*\*([\d.]+)\*\*"
+    five = r" \| ".join([ratio] * 5)
+    beside = re.findall(rf"^\| `([\w-]+)` .* {five} \|$", page, re.MULTILINE)
+    assert len(beside) == 13
+    for row, *_, fp32, bf16 in beside:
+        assert (fp32, bf16) == tuple(f"{rows[row, setting]['cpu_ratio']:.2f}" for setting in ("fp32", "bf16")), row
+    served = re.findall(rf"^\| `([\w-]+)` \| ([^|]*) \| ([\d,]+) \| ([\d,]+) \| {ratio} \|$", page, re.MULTILINE)
+    assert len(served) == 12
+    for row, work, *figures in served:
+        found = rows[row, "bf16" if work == "bf16" else "fp32"]
+        values = found["cpu_ms"], found["items_per_second"]
+        assert figures == [*(f"{value:,.0f}" for value in values), f"{found['cpu_ratio']:.2f}"], row
+        memory = [f"{found[name]:.0f}" for name in ("peak_mb", "baseline_peak_mb")] if found["peak_mb"] else []
+        assert re.findall(r": (\d+) MB, theirs (\d+)", work) == [tuple(memory)] * bool(memory), row
 
 
 @pytest.mark.parametrize("model", ["BERT", "ELMo", "GPT"])

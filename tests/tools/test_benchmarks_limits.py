@@ -10,6 +10,7 @@ import time
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
+from transformers import GenerationMixin
 
 import benchmarks.__main__
 from benchmarks import bert, elmo, gpt, gpu, limits, measure, precision, scripts, serving, squad
@@ -252,6 +253,26 @@ def test_a_quick_table_of_a_gpu_has_its_rows_only_and_compiles_last(measured):
     assert gpu.ORDER[-len(compiled) :] == compiled and len(compiled) == 6
     # Two starts of a machine with an H200 took 34 and 42 seconds; the rest is for the limits of the GPU.
     assert 50 + sum(map(gpu.expected_seconds, gpu.ORDER)) <= QUICK_SECONDS == 400
+
+
+@pytest.mark.parametrize(
+    ("row", "mode"), [("gpu-base-sst2-compiled", "default"), ("gpu-base-sst2-graphs-compiled", "reduce-overhead")]
+)
+def test_layers_are_compiled_in_the_mode_of_their_row(row, mode, monkeypatch):
+    modes = []
+    monkeypatch.setattr(bert, "compile_layers", lambda model, mode: modes.append(mode))
+    gpu.ROWS[row][1]("bf16", "bf16", True, CPU)
+    assert modes == [mode]
+
+
+@pytest.mark.parametrize(("row", "cache"), [("greedy", None), ("greedy-static-compiled", "static")])
+def test_generation_has_the_cache_of_its_row_and_the_baseline_has_its_own(row, cache, monkeypatch):
+    given = []
+    monkeypatch.setattr(GenerationMixin, "generate", lambda self, **options: given.append(options))
+    contest = gpu.ROWS[f"gpu-gpt-{row}"][1]("bf16", "bf16", True, CPU)
+    for side in (contest.side, contest.baseline):
+        side.run(0)
+    assert [options.get("cache_implementation") for options in given] == [cache, None]
 
 
 def test_a_quick_table_leaves_out_what_would_end_too_late_and_the_file_names_it(measured, tmp_path, capsys):
