@@ -71,7 +71,7 @@ def multiply_rows(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
 
 def _pays(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
     """Whether `is_faster`, except for small products, and for one row and a weight that is stored as (I, O)."""
-    if not is_chosen() or inputs.numel() * weight.shape[0] < SMALL or inputs.dim() < 2:
+    if inputs.numel() * weight.shape[0] < SMALL or inputs.dim() < 2:
         return False
     if (inputs.numel() == weight.shape[1] and not weight.is_contiguous()) or not is_faster(inputs, weight):
         return False
@@ -142,8 +142,8 @@ if hasattr(torch.ops.mkldnn, "_linear_pointwise"):  # not in every build of torc
 
 
 def is_faster(inputs: torch.Tensor, weight: torch.Tensor, products: int = 1) -> bool:
-    """Whether to use oneDNN, for so many `products` with this weight."""
-    return can_multiply(inputs, weight) and is_chosen(products)
+    """Whether to use oneDNN, for so many `products` with this weight. What is longest to answer is asked last."""
+    return not torch.compiler.is_compiling() and is_chosen(products) and can_multiply(inputs, weight)
 
 
 def is_chosen(products: int = 1) -> bool:
@@ -182,7 +182,6 @@ def can_multiply(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
         and inputs.numel() > 0
         and torch.backends.mkldnn.enabled
         and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()
         and not is_transformed()
         and _works(inputs.dtype)
