@@ -9,7 +9,7 @@ from functools import partial
 import torch
 import torch.nn as nn
 import transformers
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel, StaticCache
 from transformers.initialization import no_init_weights
 
 import modeling
@@ -173,7 +173,7 @@ def generate(rows: int, new_tokens: int, beams: int = 1, cache: str | None = Non
 
             def check() -> Outputs:
                 with inference(precision):
-                    logits = step_by_step(model, prompts) if name == OURS else model(**prompts).logits
+                    logits = step_by_step(model, prompts, cache) if name == OURS else model(**prompts).logits
                 real = prompts["attention_mask"].bool()
                 outputs = {"logits": logits[real]}
                 return outputs | {"tokens": run(0)} if model.dtype == torch.float32 else outputs
@@ -195,10 +195,11 @@ def generate(rows: int, new_tokens: int, beams: int = 1, cache: str | None = Non
     return build
 
 
-def step_by_step(model: PreTrainedModel, prompts: Batch) -> torch.Tensor:
+def step_by_step(model: PreTrainedModel, prompts: Batch, implementation: str | None) -> torch.Tensor:
     """(B, T, V) logits, each column computed with the cache of the columns before it. Positions are columns."""
     ids, mask = prompts["input_ids"], prompts["attention_mask"]
-    cache, steps = None, []
+    cache = StaticCache(model.config, max_cache_len=ids.shape[1]) if implementation == "static" else None
+    steps = []
     for column in range(ids.shape[1]):
         output = model(
             ids[:, column : column + 1],

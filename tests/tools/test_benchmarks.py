@@ -16,7 +16,7 @@ import pytest
 import torch
 from datasets import Dataset
 from transformers import BertTokenizerFast, OpenAIGPTTokenizer
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import DynamicLayer, StaticLayer
 
 import modeling.bert.modeling_bert
 import run_glue
@@ -326,6 +326,13 @@ def test_a_generation_row_stops_when_the_cache_is_wrong(row, setting, monkeypatc
     monkeypatch.setattr(DynamicLayer, "update", lambda self, key, value, *rest: update(self, key, 4 * value, *rest))
     with pytest.raises(DifferentResults):
         tiny_run(row, "--settings", setting)
+
+
+def test_the_row_of_a_static_cache_stops_when_that_cache_is_wrong(monkeypatch):
+    update = StaticLayer.update
+    monkeypatch.setattr(StaticLayer, "update", lambda self, key, value, *rest: update(self, key, 4 * value, *rest))
+    with pytest.raises(DifferentResults):
+        tiny_run("gpu-gpt-greedy-static-compiled", "--settings", "bf16")
 
 
 def test_a_generation_row_stops_when_only_the_tokens_differ(monkeypatch):
