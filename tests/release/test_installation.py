@@ -29,11 +29,12 @@ SHORT = ["--max_steps", "2", "--per_device_train_batch_size", "2"]
 
 
 def call(folder: Path, name: str, *words: object, status: int = 0) -> str:
-    """What the command prints, run in the folder."""
+    """What the command prints, run in the folder; a name with a dot is that of a module, which `python -m` runs."""
     with (folder / "printed.txt").open("w+", encoding="utf-8") as printed:
-        arguments = folder, BIN / f"{COMMAND}{name}", list(map(str, words)), printed.fileno()
+        program = name if "." in name else str(BIN / f"{COMMAND}{name}")
+        arguments = folder, program, list(map(str, words)), printed.fileno()
         # Forked, so that what the commands share is imported once.
-        process = multiprocessing.get_context("fork").Process(target=run_file, args=arguments)
+        process = multiprocessing.get_context("fork").Process(target=run_program, args=arguments)
         process.start()
         process.join()
         printed.seek(0)
@@ -42,14 +43,14 @@ def call(folder: Path, name: str, *words: object, status: int = 0) -> str:
     return text
 
 
-def run_file(folder: Path, command: Path, words: list[str], output: int) -> None:
-    """What the command's file does in a process whose output goes to that descriptor."""
+def run_program(folder: Path, program: str, words: list[str], output: int) -> None:
+    """What the command's file, or the module, does in a process whose output goes to that descriptor."""
     os.chdir(folder)
     os.dup2(output, 1)
     os.dup2(output, 2)
     sys.stdout, sys.stderr = (os.fdopen(number, "w", 1, "utf-8") for number in (1, 2))
-    sys.argv = [str(command), *words]
-    runpy.run_path(str(command), run_name="__main__")
+    sys.argv = [program, *words]
+    (runpy.run_path if Path(program).is_file() else runpy.run_module)(program, run_name="__main__")
 
 
 def results(folder: Path) -> dict:
@@ -126,9 +127,13 @@ def test_each_command_is_run_here():
     assert {*RUN} <= {*called}
 
 
-def test_a_command_whose_extra_is_missing_shows_its_help_in_a_process_of_its_own(work):
-    process = subprocess.run([BIN / f"{COMMAND}app", "--help"], cwd=work, capture_output=True, text=True)
-    assert process.returncode == 0 and process.stdout.startswith("usage: zoo-app "), process.stderr
+def test_a_command_shows_its_help_in_a_process_of_its_own(work):
+    process = subprocess.run([BIN / f"{COMMAND}run-glue", "--help"], cwd=work, capture_output=True, text=True)
+    assert process.returncode == 0 and process.stdout.startswith("usage: zoo-run-glue "), process.stderr
+
+
+def test_a_command_whose_extra_is_missing_shows_its_help(work):
+    assert call(work, "app", "--help").startswith("usage: zoo-app ")
 
 
 def test_a_classifier_is_trained_and_loads(classifier):
@@ -202,6 +207,5 @@ def test_a_command_whose_package_is_missing_says_how_to_install_it(work):
 
 
 def test_the_word2vec_of_a_table_is_installed(work):
-    words = ["-m", "elmo_gpt_bert.scripts.word2vec", "--train_file", "text.txt", "--output_dir", "w2v"]
-    subprocess.run([sys.executable, *words], cwd=work, check=True)
+    call(work, "elmo_gpt_bert.scripts.word2vec", "--train_file", "text.txt", "--output_dir", "w2v")
     assert (work / "w2v" / "vectors.txt").is_file()
