@@ -166,7 +166,7 @@ def test_a_recipe_of_aliases_is_refused_before_it_grows(tmp_path, capsys):
     line = error_of([path, *REQUIRED], capsys)
     assert "a0 needs one value, not a list" in line and len(line) < 300 and tracemalloc.get_traced_memory()[1] < 2e6
     tracemalloc.stop()
-    assert "cannot read the recipe" in error_of([recipe(tmp_path, "a: " + "[" * 5000), *REQUIRED], capsys)
+    assert "cannot read the recipe" in error_of([recipe(tmp_path, "a: " + "[" * 1100), *REQUIRED], capsys)
 
 
 # Flags of transformers' scripts

@@ -77,7 +77,7 @@ def test_a_run_whose_last_update_breaks_its_weights_is_no_success(run, data_set,
 # The best model, and an early end
 
 
-SCORES = [0.5, 0.7, 0.7, 0.8, 0.9, 0.8]  # of the evaluations, one an epoch
+SCORES = [0.5, 0.7, 0.7, 0.8, 0.9, 0.8]  # of the evaluations, one an epoch of two updates
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def scored(run, data_set):
 
     def train(first: int = 0, **changes):
         seen: list[torch.Tensor] = []
-        args = run(do_eval=True, num_train_epochs=6, **changes)
+        args = run(do_eval=True, num_train_epochs=6, per_device_train_batch_size=11, **changes)
         progress = iter(SCORES[first:])
 
         def metrics(outputs, examples: Dataset) -> dict[str, float]:
@@ -111,15 +111,15 @@ def scored(run, data_set):
 @pytest.mark.parametrize("metric", [None, "accuracy", "eval_accuracy", "loss"])
 def test_the_best_model_is_kept_where_asked_for(scored, metric):
     results, final, seen, _ = scored(load_best_model_at_end=True, metric_for_best_model=metric)
-    assert results["eval_accuracy"] == 0.9 and results["best_update"] == 30
+    assert results["eval_accuracy"] == 0.9 and results["best_update"] == 10
     assert torch.equal(final, seen[4]) and not torch.equal(final, seen[5])
 
 
 @pytest.mark.parametrize("strategy", ["epoch", "no"])
 def test_the_best_model_is_kept_where_no_checkpoint_is_due(scored, monkeypatch, strategy):
-    monkeypatch.setattr("tests.training.test_best_model.SCORES", [0.5, 0.9, 0.7, 0.8])
-    results, final, seen, _ = scored(load_best_model_at_end=True, eval_steps=10, save_strategy=strategy)
-    assert results["best_update"] == 20 and torch.equal(final, seen[1])  # an epoch has six updates
+    monkeypatch.setattr("tests.training.test_best_model.SCORES", [0.5, 0.7, 0.9, 0.8])
+    results, final, seen, _ = scored(load_best_model_at_end=True, eval_steps=3, save_strategy=strategy)
+    assert results["best_update"] == 9 and torch.equal(final, seen[2])  # within an epoch
 
 
 def test_the_last_model_is_kept_by_default(scored):
@@ -138,12 +138,12 @@ def test_the_last_model_is_kept_by_default(scored):
 def test_a_run_ends_early_after_evaluations_without_progress(scored, capsys, monkeypatch, scores, evaluations, best):
     monkeypatch.setattr("tests.training.test_best_model.SCORES", scores)
     results, final, seen, _ = scored(early_stopping_patience=2, load_best_model_at_end=True)
-    assert len(seen) == evaluations and results["train_updates"] == 6 * evaluations
-    assert results["best_update"] == 6 * best and torch.equal(final, seen[best - 1])
+    assert len(seen) == evaluations and results["train_updates"] == 2 * evaluations
+    assert results["best_update"] == 2 * best and torch.equal(final, seen[best - 1])
     assert ("stopped early" in capsys.readouterr().out) == (evaluations < 6)
 
 
-@pytest.mark.parametrize("changes", [{}, {"eval_steps": 5}], ids=["after_an_epoch", "within_it"])
+@pytest.mark.parametrize("changes", [{}, {"eval_steps": 3}], ids=["after_an_epoch", "within_it"])
 def test_a_run_that_ended_early_stays_so_when_resumed(scored, changes):
     results, final, _, _ = scored(early_stopping_patience=1, **changes)
     again, model, seen, _ = scored(early_stopping_patience=1, resume=True, **changes)
@@ -172,10 +172,10 @@ def test_evaluations_may_come_between_epochs(run, data_set):
 
 def test_the_newest_checkpoints_and_the_best_remain(scored):
     _, _, _, args = scored(load_best_model_at_end=True, save_total_limit=1, early_stopping_patience=3)
-    assert checkpoint_names(Path(args.output_dir)) == ["checkpoint-30", "checkpoint-36"]
+    assert checkpoint_names(Path(args.output_dir)) == ["checkpoint-10", "checkpoint-12"]
     shutil.rmtree(args.output_dir)
-    _, _, _, args = scored(save_strategy="steps", save_steps=10, save_total_limit=3)
-    assert checkpoint_names(Path(args.output_dir)) == ["checkpoint-20", "checkpoint-30", "checkpoint-36"]
+    _, _, _, args = scored(save_strategy="steps", save_steps=3, save_total_limit=3)
+    assert checkpoint_names(Path(args.output_dir)) == ["checkpoint-12", "checkpoint-6", "checkpoint-9"]
 
 
 def test_each_checkpoint_that_remains_has_its_best_beside_it(scored, monkeypatch):
@@ -183,10 +183,10 @@ def test_each_checkpoint_that_remains_has_its_best_beside_it(scored, monkeypatch
     options = {"load_best_model_at_end": True, "save_total_limit": 2}
     _, final, _, args = scored(**options)
     folder = Path(args.output_dir)
-    assert checkpoint_names(folder) == ["checkpoint-24", "checkpoint-30", "checkpoint-36"]
-    (folder / "checkpoint-36" / "model.safetensors").write_bytes(b"")
+    assert checkpoint_names(folder) == ["checkpoint-10", "checkpoint-12", "checkpoint-8"]
+    (folder / "checkpoint-12" / "model.safetensors").write_bytes(b"")
     results, again, _, _ = scored(first=5, resume=True, **options)
-    assert results["best_update"] == 36 and torch.equal(again, final)
+    assert results["best_update"] == 12 and torch.equal(again, final)
 
 
 def test_no_checkpoints_are_written_where_none_are_wanted(scored):

@@ -41,15 +41,14 @@ def compile_to_nothing(monkeypatch) -> CompileCounter:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("head", ["Model", "ForSequenceClassification"])
 @EACH_FAMILY
-def test_packed_batches_of_eight_sizes_are_two_graphs_without_a_break(cases, head, tmp_path, monkeypatch):
-    """One graph of all layers for the first size, one for all others; a last layer that reads one token has two more.
+def test_packed_batches_of_eight_sizes_are_two_graphs_without_a_break(cases, tmp_path, monkeypatch):
+    """One graph of all layers for the first size, one for all others; the last layer, which reads one token, has two.
 
     All batches have as many sequences. The stand-in of a GPU takes packed batches by their boundaries, as its flash
     attention does.
     """
-    _, model = cases.pair(head, tmp_path)
+    _, model = cases.pair("ForSequenceClassification", tmp_path)
     batches = [add_packing(cases.batch(lengths)) for lengths in LENGTHS]
     counter = compile_to_nothing(monkeypatch)
     with as_on_a_gpu(packed=True):
@@ -57,7 +56,7 @@ def test_packed_batches_of_eight_sizes_are_two_graphs_without_a_break(cases, hea
         with optimization.compiled_layers(model, "default"):
             found = [model(**batch)[0] for batch in batches]
     torch.testing.assert_close(found, expected)
-    assert counter.frame_count == (2 if head == "Model" else 4)
+    assert counter.frame_count == 4
     assert not counters["graph_break"]
 
 

@@ -1,9 +1,11 @@
 """Outputs that runs keep, and their mean: scored and written as the outputs of one model are."""
 
 import errno
+import functools
 import json
 import os
 import shutil
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,14 +38,22 @@ pytestmark = pytest.mark.slow
 BOTH = ["--do_eval", "--do_predict"]
 
 
-def rte(tmp_path: Path) -> list[str]:
-    return ["--task_name", "rte", "--data_dir", str(write_task(tmp_path, "RTE"))]
+def rte(folder: Path) -> list[str]:
+    return ["--task_name", "rte", "--data_dir", str(write_task(folder, "RTE"))]
 
 
-@pytest.fixture
-def flags(tmp_path) -> list[str]:
+DATA = {
+    "rte": rte,
+    "stsb": lambda folder: ["--task_name", "stsb", "--data_dir", str(write_task(folder, "STS-B"))],
+    "ner": lambda folder: ["--data_dir", str(write_folder(folder / "conll"))],
+    "swag": lambda folder: ["--task_name", "swag", "--data_dir", str(write_choices(folder, "swag"))],
+}
+SCRIPTS = {"rte": run_glue, "stsb": run_glue, "ner": run_ner, "swag": run_swag}
+
+
+def short_run(folder: Path) -> list[str]:
     """A run on a tiny model of random weights, other ones for each seed."""
-    model, vocabulary = write_model(tmp_path), write_vocabulary(tmp_path)
+    model, vocabulary = write_model(folder), write_vocabulary(folder)
     return [
         *("--model_name_or_path", str(model), "--tokenizer_name", str(vocabulary), "--max_seq_length", "32"),
         *("--learning_rate", "0.01", "--max_steps", "3", "--save_strategy", "no"),
@@ -51,17 +61,26 @@ def flags(tmp_path) -> list[str]:
 
 
 @pytest.fixture
-def runs(tmp_path, flags):
-    """Trains three runs of a script, with other seeds and other batches, that keep their outputs; gives their folders
-    and the outputs that each final model, loaded again, has for the validation and the test set.
+def flags(tmp_path) -> list[str]:
+    return short_run(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Callable[[str], tuple[list[Path], list[list[dict]], list[str]]]:
+    """Trains three runs of a task, with other seeds and other batches, that keep their outputs; gives their folders,
+    which no test may change, the outputs that each final model, loaded again, has for the validation and the test set,
+    and the flags of the data.
     """
 
-    def train(script, *data: str) -> tuple[list[Path], list[list[dict]]]:
-        folders = [tmp_path / name for name in ("a", "b", "c")]
+    @functools.cache
+    def train(name: str) -> tuple[list[Path], list[list[dict]], list[str]]:
+        top, script = tmp_path_factory.mktemp(name), SCRIPTS[name]
+        flags, data, folders = short_run(top), DATA[name](top), [top / name for name in ("a", "b", "c")]
         for seed, folder in enumerate(folders):
             more = ["--seed", str(seed), "--per_device_eval_batch_size", str(1 + 2 * seed), "--save_outputs"]
             script.main([*flags, *data, "--do_train", *BOTH, *more, "--output_dir", str(folder)])
-        return folders, [predicted(script, folder, tmp_path / "fresh", *data) for folder in folders]
+        outputs = [predicted(script, folder, top / "fresh", *data) for folder in folders]
+        return folders, outputs, data
 
     return train
 
@@ -78,6 +97,15 @@ def predicted(script, model: Path, output: Path, *data: str) -> list[dict]:
 
 def again(model: Path, output: Path) -> list[str]:
     return ["--model_name_or_path", str(model), "--max_seq_length", "32", "--output_dir", str(output)]
+
+
+def copied(folders: list[Path], target: Path) -> list[Path]:
+    """To be changed."""
+    return [Path(shutil.copytree(folder, target / folder.name)) for folder in folders]
+
+
+def outputs_of_the_test_set(folder: Path) -> Path:
+    return min(folder.glob("outputs-*"), key=lambda path: path.stat().st_size)  # it is the smaller one
 
 
 def average(outputs: list[list[dict]], split: int, name: str = "logits") -> list[np.ndarray]:
@@ -111,8 +139,7 @@ def assert_scored_by_itself(results: dict, folders: list[Path]) -> None:
 
 
 def test_classes_are_those_of_the_mean_of_the_logits(tmp_path, runs):
-    data = rte(tmp_path)
-    folders, outputs = runs(run_glue, *data)
+    folders, outputs, data = runs("rte")
     results = ensemble(run_glue, folders, tmp_path / "mean", *data)
     logits = torch.from_numpy(np.stack(average(outputs, 0)))
     order = ["entailment", "not_entailment"]
@@ -125,8 +152,7 @@ def test_classes_are_those_of_the_mean_of_the_logits(tmp_path, runs):
 
 
 def test_a_regression_is_the_mean_of_the_numbers(tmp_path, runs):
-    data = ["--task_name", "stsb", "--data_dir", str(write_task(tmp_path, "STS-B"))]
-    folders, outputs = runs(run_glue, *data)
+    folders, outputs, data = runs("stsb")
     results = ensemble(run_glue, folders, tmp_path / "mean", *data)
     numbers = np.concatenate(average(outputs, 0))
     labels = [float(LABELS["STS-B"][row % 3]) for row in range(SIZES["dev"])]
@@ -139,8 +165,7 @@ def test_a_regression_is_the_mean_of_the_numbers(tmp_path, runs):
 
 
 def test_tags_are_those_of_the_mean_at_each_token(tmp_path, runs):
-    data = ["--data_dir", str(write_folder(tmp_path / "conll"))]
-    folders, outputs = runs(run_ner, *data)
+    folders, outputs, data = runs("ner")
     results = ensemble(run_ner, folders, tmp_path / "mean", *data)
     assert_scored_by_itself(results, folders)
     names = ["O", "B-PER", "I-PER", "B-WORK", "I-WORK"]
@@ -176,8 +201,7 @@ def test_with_a_crf_tags_are_those_of_the_mean_of_the_best_sequences_scores(tmp_
 
 
 def test_choices_are_those_of_the_mean(tmp_path, runs):
-    data = ["--task_name", "swag", "--data_dir", str(write_choices(tmp_path, "swag"))]
-    folders, outputs = runs(run_swag, *data)
+    folders, outputs, data = runs("swag")
     results = ensemble(run_swag, folders, tmp_path / "mean", *data)
     assert_scored_by_itself(results, folders)
     rows = (tmp_path / "mean" / "predictions.csv").read_text(encoding="utf-8").splitlines()[1:]
@@ -200,8 +224,7 @@ def test_scores_as_low_as_float32_goes_have_a_mean(tmp_path):
 
 
 def test_two_processes_keep_and_average_what_one_does(tmp_path, runs):
-    data = rte(tmp_path)
-    folders, _ = runs(run_glue, *data)
+    folders, _, data = runs("rte")
     more = ["--save_outputs", "--per_device_eval_batch_size", "2"]
     ensemble(run_glue, folders, tmp_path / "one", *data, *more)
 
@@ -217,8 +240,7 @@ def test_two_processes_keep_and_average_what_one_does(tmp_path, runs):
 
 
 def test_an_ensemble_may_be_of_ensembles(tmp_path, runs):
-    data = rte(tmp_path)
-    folders, outputs = runs(run_glue, *data)
+    folders, outputs, data = runs("rte")
     for name, pair in (("ab", folders[:2]), ("bc", folders[1:])):
         ensemble(run_glue, pair, tmp_path / name, *data, "--save_outputs")
     args = ["--ensemble", f"{tmp_path / 'ab'},{tmp_path / 'bc'}", "--save_outputs"]
@@ -365,30 +387,26 @@ def test_folders_that_are_no_ensemble_cost_no_results(tmp_path, flags):
     assert (out / "metrics.json").exists()
 
 
-@pytest.mark.parametrize("script", [run_ner, run_swag])
-def test_outputs_that_one_run_lacks_are_told_before_earlier_results_go(tmp_path, runs, script):
-    data = ["--data_dir", str(write_folder(tmp_path / "conll"))]
-    if script is run_swag:
-        data = ["--task_name", "swag", "--data_dir", str(write_choices(tmp_path, "swag"))]
-    folders, _ = runs(script, *data)
+@pytest.mark.parametrize("name", ["ner", "swag"])
+def test_outputs_that_one_run_lacks_are_told_before_earlier_results_go(tmp_path, runs, name):
+    folders, _, data = runs(name)
+    folders, script = copied(folders, tmp_path), SCRIPTS[name]
     out = tmp_path / "mean"
     ensemble(script, folders, out, *data)
     before = {path: path.read_bytes() for path in out.iterdir() if path.is_file()}
-    smallest = min(folders[1].glob("outputs-*"), key=lambda path: path.stat().st_size)
-    smallest.unlink()  # of the test set, which is the smaller one
+    outputs_of_the_test_set(folders[1]).unlink()
     with pytest.raises(FileNotFoundError, match="b has no outputs for these [45] examples"):
         ensemble(script, folders, out, *data, "--overwrite_output_dir")
     assert {path: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
 
 
 @pytest.fixture
-def pair(tmp_path, flags):
+def pair(tmp_path, runs):
     """Two runs that kept their outputs for RTE's validation set, and their ensemble with further flags."""
-    data = rte(tmp_path)
-    for seed, name in enumerate(("a", "b")):
-        output = ["--output_dir", str(tmp_path / name), "--seed", str(seed)]
-        run_glue.main([*flags, *data, "--do_train", "--do_eval", "--save_outputs", *output])
-    folders = [tmp_path / "a", tmp_path / "b"]
+    trained, _, data = runs("rte")
+    folders = copied(trained[:2], tmp_path)
+    for folder in folders:
+        outputs_of_the_test_set(folder).unlink()
     argv = [*again(tmp_path / "a", tmp_path / "mean"), *data, "--ensemble", f"{folders[0]},{folders[1]}"]
     return SimpleNamespace(folders=folders, data=data, main=lambda *more: run_glue.main([*argv, "--do_eval", *more]))
 
@@ -410,7 +428,12 @@ def test_a_model_that_numbers_the_classes_otherwise_is_refused(pair, tmp_path):
     numbers = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
     AutoModelForSequenceClassification.from_pretrained(pair.folders[1], **numbers).save_pretrained(tmp_path / "other")
     shutil.rmtree(pair.folders[1])
-    argv = [*again(tmp_path / "other", pair.folders[1]), "--tokenizer_name", str(tmp_path / "vocab.txt"), *pair.data]
+    argv = [
+        *again(tmp_path / "other", pair.folders[1]),
+        "--tokenizer_name",
+        str(write_vocabulary(tmp_path)),
+        *pair.data,
+    ]
     run_glue.main([*argv, "--do_eval", "--save_outputs"])
     with pytest.raises(ValueError, match="b was trained on the labels .*not_.*, .*a on {.*: only outputs for the"):
         pair.main()

@@ -49,13 +49,15 @@ def refused(argv: list[str], folder: Path, problem: str) -> None:
 
 
 @pytest.mark.parametrize("how", WAYS)
-@pytest.mark.parametrize("file, problem", [("dev.tsv", "validation data"), ("train.tsv", "training data")])
-def test_a_finished_run_whose_labels_were_changed_in_place_is_refused(flags, tmp_path, how, file, problem):
+def test_a_finished_run_whose_labels_were_changed_in_place_is_refused(flags, tmp_path, how):
     run_glue.main([*flags, *how])
-    path = tmp_path / "RTE" / file
-    text = path.read_text(encoding="utf-8").replace("not_entailment", "X").replace("entailment", "not_entailment")
-    path.write_text(text.replace("X", "entailment"), encoding="utf-8")
-    refused([*flags, *how], tmp_path / "out", problem)
+    for file, problem in (("dev.tsv", "validation data"), ("train.tsv", "training data")):
+        path = tmp_path / "RTE" / file
+        before = path.read_text(encoding="utf-8")
+        text = before.replace("not_entailment", "X").replace("entailment", "not_entailment")
+        path.write_text(text.replace("X", "entailment"), encoding="utf-8")
+        refused([*flags, *how], tmp_path / "out", problem)
+        path.write_text(before, encoding="utf-8")
 
 
 def test_predictions_for_another_test_set_are_not_taken_for_those_of_this_one(flags, tmp_path):

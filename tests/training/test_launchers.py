@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from elmo_gpt_bert.training.output_folder import damage
 from tests.conftest import ROOT
+from tests.support.processes import fork, wait
 
 
 SLURM, GPU = ROOT / "configs" / "slurm.sh", ROOT / "configs" / "gpu.sh"
@@ -147,7 +148,12 @@ def test_packed_weights_are_those_of_the_run_rounded_to_bfloat16(tmp_path):
     weights = {"table": torch.randn(3, 5), "scale": torch.tensor(1.7), "counts": torch.tensor([3, 4])}
     save_file(weights, tmp_path / "all.safetensors")
     files = [tmp_path / "all.safetensors", tmp_path / "half.safetensors"]
-    subprocess.run([sys.executable, "-c", program, *files], check=True)
+
+    def run() -> None:
+        sys.argv = ["-c", *map(str, files)]
+        exec(program, {"__name__": "__main__"})
+
+    assert wait(fork(run)) == [0]
     halves = load_file(tmp_path / "half.safetensors")
     expected = {
         "table": weights["table"].bfloat16(),

@@ -524,7 +524,9 @@ def damage(content: bytes, rng: random.Random, end: int) -> bytes:
     return bytes(damaged)
 
 
-FILES = ["config.json", "model.safetensors", "header", "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
+# How often each is damaged: most changes of weights and words are none that could be told, and the model is loaded.
+FILES = {"config.json": 40, "header": 40, "tokenizer.json": 40, "tokenizer_config.json": 30}
+FILES |= {"model.safetensors": 12, "vocab.txt": 12}
 
 
 @pytest.mark.slow
@@ -537,7 +539,7 @@ def test_damage_anywhere_is_an_error_or_leaves_the_weights_as_they_are(run, save
     whole, tensors = path.read_bytes(), load_file(saved / "model.safetensors")
     header = 8 + int.from_bytes(whole[:8], "little")
     rng = random.Random(file)
-    for _ in range(40):
+    for _ in range(FILES[file]):
         path.write_bytes(damage(whole, rng, header if file == "header" else len(whole)))
         try:
             model = load(args)

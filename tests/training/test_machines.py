@@ -1,5 +1,6 @@
 """Runs that go on with another number of processes, and on machines that are lost."""
 
+import inspect
 import json
 import multiprocessing
 import os
@@ -89,21 +90,21 @@ def test_a_run_goes_on_with_other_numbers_of_processes_and_says_when_dropout_dra
 def test_dropout_draws_the_same_numbers_whatever_the_number_of_processes(flags, tmp_path, capfd):
     write_model(tmp_path, **DROPOUT)
     two = [*flags, *with_batch(2, "--resume", "--max_steps")]
-    assert wait(fork(partial(run_glue.main, [*two, "2"]), 2)) == [0, 0], capfd.readouterr().err
-    run_glue.main([*two, "4", "--gradient_accumulation_steps", "2"])
-    assert wait(fork(partial(run_glue.main, [*two, "7"]), 2)) == [0, 0], capfd.readouterr().err
-    run_glue.main([*flags, *with_batch(2, "--max_steps", "7", accumulated=2), "--output_dir", str(tmp_path / "whole")])
+    assert wait(fork(partial(run_glue.main, [*two, "1"]), 2)) == [0, 0], capfd.readouterr().err
+    run_glue.main([*two, "2", "--gradient_accumulation_steps", "2"])
+    assert wait(fork(partial(run_glue.main, [*two, "4"]), 2)) == [0, 0], capfd.readouterr().err
+    run_glue.main([*flags, *with_batch(2, "--max_steps", "4", accumulated=2), "--output_dir", str(tmp_path / "whole")])
     assert_close(tmp_path / "out", tmp_path / "whole")
 
 
-@pytest.mark.parametrize("script", ["glue", "ner", "squad", "swag"])
-def test_each_script_goes_on_with_two_one_and_two_processes_over_the_ends_of_epochs(script, tmp_path, capfd):
+@pytest.mark.parametrize("script", ["ner", "squad", "swag"])
+def test_each_other_script_goes_on_with_two_one_and_two_processes_over_the_ends_of_epochs(script, tmp_path, capfd):
     main, argv = make_run(tmp_path, f"bert {script}")
     two = [*argv, *with_batch(2, "--output_dir", str(tmp_path / "out"), "--resume")]  # three to six updates an epoch
     assert wait(fork(partial(main, [*two, "--max_steps", "2"]), 2)) == [0, 0], capfd.readouterr().err
-    main([*two, "--gradient_accumulation_steps", "2", "--max_steps", "5"])
-    assert wait(fork(partial(main, [*two, "--max_steps", "9"]), 2)) == [0, 0], capfd.readouterr().err
-    main([*argv, *with_batch(4), "--max_steps", "9", "--output_dir", str(tmp_path / "whole")])
+    main([*two, "--gradient_accumulation_steps", "2", "--max_steps", "4"])
+    assert wait(fork(partial(main, [*two, "--max_steps", "7"]), 2)) == [0, 0], capfd.readouterr().err
+    main([*argv, *with_batch(4), "--max_steps", "7", "--output_dir", str(tmp_path / "whole")])
     assert_close(tmp_path / "out", tmp_path / "whole")
     said = capfd.readouterr().out
     assert "epoch 2/2" in said and "was written with processes 2, now 1:" in said
@@ -193,6 +194,15 @@ def test_machines_that_do_not_share_the_output_folder_are_refused_and_nothing_is
 ENVIRONMENT = {"ACCELERATE_USE_CPU": "true", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
 
 
+def be_an_agent() -> None:
+    """In a process that does what torchrun does. Its records need no names of the functions that write them.
+
+    To find these out of a stack as deep as that of a test takes more time than all the rest.
+    """
+    os.environ |= ENVIRONMENT
+    inspect.stack = lambda *_: []
+
+
 def run_until_lost(argv: list[str], is_lost: bool) -> None:
     """The work of a process. On the machine that is lost it stays at its third update, until it is killed."""
     update = loop._Training.update
@@ -208,7 +218,7 @@ def run_until_lost(argv: list[str], is_lost: bool) -> None:
 
 def agent(argv: list[str], port: int, machines: tuple[int, int], ready: Barrier, is_host: bool, is_lost: bool) -> None:
     """What torchrun does on each of so many `machines`, at least and at most. They meet at the host."""
-    os.environ |= ENVIRONMENT
+    be_an_agent()
     ready.wait(60)
     # On a busy machine, the second agent may still come seconds after the first, which would then begin alone. Each
     # sign of life of the first makes the second one try again, so it has to come more rarely than a try takes.
@@ -283,7 +293,7 @@ def run_and_be_killed(argv: list[str]) -> None:
 
 def torchrun(argv: list[str]) -> None:
     """What `torchrun --standalone --nproc-per-node 2 --max-restarts 2` does: as many restarts as there are kills."""
-    os.environ |= ENVIRONMENT
+    be_an_agent()
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

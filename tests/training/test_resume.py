@@ -1,6 +1,7 @@
 """Runs that are killed, damaged or out of space, and go on as if nothing had been."""
 
 import errno
+import functools
 import json
 import os
 import pickle
@@ -10,6 +11,7 @@ import resource
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,18 +27,18 @@ from tests.support.processes import fork, wait
 from tests.support.tiny_run import checkpoint_names, recipe
 
 
-EACH_THIRD = ("--save_strategy", "steps", "--save_steps", "3")
+EACH_SECOND = ("--save_strategy", "steps", "--save_steps", "2")
 NONE = ("--save_strategy", "no")
 
 
-def run_with_dropout(tmp_path: Path, saving: tuple[str, ...] = EACH_THIRD) -> list[str]:
-    """A run of 30 updates of RTE in miniature, with dropout, and a checkpoint every third update."""
+def run_with_dropout(tmp_path: Path, saving: tuple[str, ...] = EACH_SECOND) -> list[str]:
+    """A run of 10 updates of RTE in miniature, five an epoch, with dropout and a checkpoint every second update."""
     data = write_task(tmp_path, "RTE")
     model = write_model(tmp_path, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
     flags = ["--model_name_or_path", str(model), "--tokenizer_name", str(write_vocabulary(tmp_path)), "--do_train"]
     flags += ["--do_eval", "--task_name", "rte", "--data_dir", str(data), "--max_seq_length", "24"]
     flags += ["--per_device_train_batch_size", "2", "--learning_rate", "0.01"]
-    replaced = recipe(tmp_path, "num_train_epochs: 6\nwarmup_ratio: 0.1\n")  # in some tests, by flags of other names
+    replaced = recipe(tmp_path, "num_train_epochs: 2\nwarmup_ratio: 0.3\n")  # in some tests, by flags of other names
     return [replaced, *flags, *saving]
 
 
@@ -77,7 +79,7 @@ def killed_until_done(argv: list[str], processes: int, kills: int, seconds: floa
 @pytest.mark.parametrize(
     "extra",
     [
-        ["--gradient_accumulation_steps", "3", "--group_by_length", "true", "--num_train_epochs", "20"],
+        ["--gradient_accumulation_steps", "3", "--group_by_length", "true", "--num_train_epochs", "8"],
         ["--eval_steps", "4", "--load_best_model_at_end", "--optim", "bert_adam", "--save_total_limit", "1"],
     ],
     ids=["accumulating", "evaluating"],
@@ -87,14 +89,14 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bits(flags, tmp_path,
     started = time.perf_counter()
     run_glue.main([*flags, *extra, "--output_dir", str(whole)])
     seconds = time.perf_counter() - started
-    killed_until_done([*flags, *extra, "--output_dir", str(killed)], processes=1, kills=4, seconds=seconds)
+    killed_until_done([*flags, *extra, "--output_dir", str(killed)], processes=1, kills=3, seconds=seconds)
     assert outcome(killed) == outcome(whole)
 
 
 @pytest.mark.slow
 def test_two_processes_killed_at_random_moments_end_with_the_same_bits(flags, tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    flags += ["--gradient_accumulation_steps", "2"]
+    flags += ["--gradient_accumulation_steps", "2", "--num_train_epochs", "4"]
     started = time.perf_counter()
     assert wait(fork(lambda: run_glue.main([*flags, "--output_dir", str(whole)]), 2)) == [0, 0]
     seconds = time.perf_counter() - started
@@ -140,11 +142,11 @@ def cut_and_list_again(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def after_20_updates(tmp_path_factory) -> Path:
-    """The folder of a run that was killed after 20 updates, and so has the checkpoints 15 and 18."""
+def after_7_updates(tmp_path_factory) -> Path:
+    """The folder of a run that was killed after 7 updates, and so has the checkpoints 4 and 6."""
 
     def step(self, *_):
-        if self.progress.update == 20:
+        if self.progress.update == 7:
             os.kill(os.getpid(), signal.SIGKILL)
         return between(self)
 
@@ -154,17 +156,17 @@ def after_20_updates(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop._Training, "between_updates", step)
         assert wait(fork(lambda: run_glue.main(argv))) == [-signal.SIGKILL]
-    assert checkpoint_names(folder / "out") == ["checkpoint-15", "checkpoint-18"]
+    assert checkpoint_names(folder / "out") == ["checkpoint-4", "checkpoint-6"]
     return folder / "out"
 
 
 @pytest.fixture
-def stopped(flags, after_20_updates, tmp_path) -> list[str]:
+def stopped(flags, after_7_updates, tmp_path) -> list[str]:
     """The command of that run, in a folder that the test may change."""
-    shutil.copytree(after_20_updates, tmp_path / "out")
+    shutil.copytree(after_7_updates, tmp_path / "out")
     for path in tmp_path.glob("out/checkpoint-*/progress.json"):  # which names the model's folder
         progress = path.read_text(encoding="utf-8")
-        path.write_text(progress.replace(str(after_20_updates.parent), str(tmp_path)), encoding="utf-8")
+        path.write_text(progress.replace(str(after_7_updates.parent), str(tmp_path)), encoding="utf-8")
         write_checksums(path.parent)
     return [*flags, "--output_dir", str(tmp_path / "out")]
 
@@ -183,21 +185,21 @@ def stopped(flags, after_20_updates, tmp_path) -> list[str]:
     ],
 )
 def test_a_damaged_checkpoint_is_told_and_the_one_before_it_used(stopped, whole, tmp_path, capsys, damage, message):
-    damage(tmp_path / "out" / "checkpoint-18")
+    damage(tmp_path / "out" / "checkpoint-6")
     run_glue.main([*stopped, "--resume"])
     printed = capsys.readouterr().out
-    assert f"checkpoint-18: {message}" in printed and "resumed from" in printed and "checkpoint-15\n" in printed
+    assert f"checkpoint-6: {message}" in printed and "resumed from" in printed and "checkpoint-4\n" in printed
     assert outcome(tmp_path / "out") == whole
 
 
 def test_a_best_checkpoint_that_is_damaged_is_never_taken_for_the_best(flags, tmp_path):
-    argv = [*flags, "--output_dir", str(tmp_path / "out"), "--load_best_model_at_end", "--metric_for_best_model"]
-    run_glue.main([*argv, "loss", "--save_total_limit", "1"])
+    argv = [*flags, "--output_dir", str(tmp_path / "out"), "--load_best_model_at_end", "--save_total_limit", "1"]
+    run_glue.main(argv)
     best = json.loads((tmp_path / "out" / "metrics.json").read_text(encoding="utf-8"))["best_update"]
     flip(tmp_path / "out" / f"checkpoint-{best}" / "model.safetensors")
     (tmp_path / "out" / "metrics.json").unlink()  # as of a run that was killed before its end
     with pytest.raises(OSError, match=f"checkpoint-{best}: model.safetensors was changed. Remove it and the later"):
-        run_glue.main([*argv, "loss", "--save_total_limit", "1", "--resume"])
+        run_glue.main([*argv, "--resume"])
 
 
 def test_an_older_checkpoint_that_is_damaged_does_not_end_the_run(flags, tmp_path, monkeypatch):
@@ -217,13 +219,13 @@ def test_an_older_checkpoint_that_is_damaged_does_not_end_the_run(flags, tmp_pat
 def test_a_linked_checkpoint_is_used_and_what_it_leads_to_is_never_removed(stopped, whole, tmp_path):
     out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
     elsewhere.mkdir()
-    for name in ("checkpoint-15", "checkpoint-18"):
+    for name in ("checkpoint-4", "checkpoint-6"):
         (out / name).rename(elsewhere / name)
         (out / name).symlink_to(elsewhere / name)
     run_glue.main([*stopped, "--resume"])
     assert outcome(out) == whole
     assert not [path for path in out.iterdir() if path.is_symlink()]
-    assert len(list(elsewhere.glob("checkpoint-1[58]/optimizer.safetensors"))) == 2
+    assert len(list(elsewhere.glob("checkpoint-[46]/optimizer.safetensors"))) == 2
 
 
 # Planted files
@@ -244,7 +246,7 @@ PICKLES += ["scaler.pt", "pytorch_model.bin", "pytorch_model_fsdp.bin", "parts/o
 
 
 def test_no_planted_pickle_is_read_whatever_its_name(stopped, whole, tmp_path):
-    mark, folder = tmp_path / "mark", tmp_path / "out" / "checkpoint-18"
+    mark, folder = tmp_path / "mark", tmp_path / "out" / "checkpoint-6"
     for number, name in enumerate(PICKLES):
         write = torch.save if number % 2 else lambda planted, path: path.write_bytes(pickle.dumps(planted, protocol=2))
         (folder / name).parent.mkdir(exist_ok=True)
@@ -258,18 +260,18 @@ def test_no_planted_pickle_is_read_whatever_its_name(stopped, whole, tmp_path):
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "plan.safetensors"])
 def test_a_pickle_in_the_place_of_tensors_is_one_line(stopped, tmp_path, name):
-    mark, folder = tmp_path / "mark", tmp_path / "out" / "checkpoint-18"
-    shutil.rmtree(folder.with_name("checkpoint-15"))
+    mark, folder = tmp_path / "mark", tmp_path / "out" / "checkpoint-6"
+    shutil.rmtree(folder.with_name("checkpoint-4"))
     for other in ("pytorch_model.bin", name):
         torch.save(Planted(mark), folder / other)
     write_checksums(folder)
-    with pytest.raises(OSError, match=f"checkpoint-18: {name} is missing or broken .*remove them") as raised:
+    with pytest.raises(OSError, match=f"checkpoint-6: {name} is missing or broken .*remove them") as raised:
         run_glue.main([*stopped, "--resume"])
     assert not mark.exists() and "\n" not in str(raised.value)
 
 
 def test_a_checkpoint_has_no_pickle(stopped, tmp_path):
-    files = [path for path in (tmp_path / "out" / "checkpoint-18").rglob("*") if path.is_file()]
+    files = [path for path in (tmp_path / "out" / "checkpoint-6").rglob("*") if path.is_file()]
     assert {path.suffix for path in files} == {".json", ".py", ".safetensors", ""}
     assert [path.name for path in files if not path.suffix] == ["SHA256SUMS"]
 
@@ -334,9 +336,9 @@ def test_seeds_that_are_resumed_on_other_data_are_refused_before_they_train(tmp_
 
 
 def test_nothing_begins_again_where_all_checkpoints_are_damaged(stopped, tmp_path):
-    for name in ("checkpoint-15", "checkpoint-18"):
+    for name in ("checkpoint-4", "checkpoint-6"):
         cut(tmp_path / "out" / name / "model.safetensors")
-    with pytest.raises(OSError, match=r"all checkpoints are damaged \(.*checkpoint-18.*checkpoint-15.*remove them"):
+    with pytest.raises(OSError, match=r"all checkpoints are damaged \(.*checkpoint-6.*checkpoint-4.*remove them"):
         run_glue.main([*stopped, "--resume"])
 
 
@@ -344,7 +346,7 @@ def test_nothing_begins_again_where_all_checkpoints_are_damaged(stopped, tmp_pat
     ("flag", "value", "message"),
     [
         ("--learning_rate", "0.02", "is of a run with learning_rate 0.01, not 0.02"),
-        ("--num_train_epochs", "9", "is of a run with num_train_epochs 6.0, not 9.0"),
+        ("--num_train_epochs", "9", "is of a run with num_train_epochs 2.0, not 9.0"),
         ("--max_train_samples", "8", "is of a run with max_train_samples None, not 8"),
     ],
 )
@@ -354,120 +356,121 @@ def test_another_run_does_not_go_on_from_this_ones_checkpoint(stopped, flag, val
 
 
 CONSTANT = ["--lr_scheduler_type", "constant", "--warmup_ratio", "0"]
+WARMED = ["--lr_scheduler_type", "constant_with_warmup"]
+BEST = ["--load_best_model_at_end", "--eval_steps", "2"]
+PATIENT = ["--early_stopping_patience", "1", "--eval_steps", "1", "--learning_rate", "0"]  # it ends after two updates
+
+
+@pytest.fixture(scope="module")
+def longer_run(tmp_path_factory) -> Callable[..., tuple[bytes, dict]]:
+    """The outcome of a run of these flags that nothing has stopped, whose checkpoints do not matter."""
+
+    @functools.cache
+    def outcome_of(*words: str) -> tuple[bytes, dict]:
+        folder = tmp_path_factory.mktemp("longer")
+        run_glue.main([*run_with_dropout(folder, NONE), *CONSTANT, *words, "--output_dir", str(folder / "out")])
+        return outcome(folder / "out")
+
+    return outcome_of
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("save", "shorter", "longer"),
     [
-        ("epoch", ["--num_train_epochs", "2"], ["--num_train_epochs", "3"]),
-        ("steps", ["--num_train_epochs", "2"], ["--max_steps", "14"]),
-        ("epoch", ["--max_steps", "7"], ["--max_steps", "13"]),  # in the middle of an epoch
-        ("steps", ["--max_steps", "7"], ["--max_steps", "13"]),
+        ("epoch", ["--num_train_epochs", "1"], ["--num_train_epochs", "2"]),
+        ("steps", ["--num_train_epochs", "1"], ["--max_steps", "7"]),
+        ("epoch", ["--max_steps", "3"], ["--max_steps", "7"]),  # in the middle of an epoch
+        ("steps", ["--max_steps", "3"], ["--max_steps", "7"]),
         (
             "steps",
-            ["--max_steps", "8", "--lr_scheduler_type", "constant_with_warmup", "--warmup_ratio", "0.5"],
-            ["--max_steps", "13", "--lr_scheduler_type", "constant_with_warmup", "--warmup_steps", "4"],
+            ["--max_steps", "4", *WARMED, "--warmup_ratio", "0.5"],
+            ["--max_steps", "7", *WARMED, "--warmup_steps", "2"],
         ),
-        (
-            "epoch",
-            ["--max_steps", "8", "--load_best_model_at_end", "--eval_steps", "4"],
-            ["--max_steps", "16", "--load_best_model_at_end", "--eval_steps", "4"],
-        ),
-        (
-            "steps",
-            ["--max_steps", "6", "--early_stopping_patience", "1", "--eval_steps", "1", "--learning_rate", "0"],
-            ["--max_steps", "9", "--early_stopping_patience", "1", "--eval_steps", "1", "--learning_rate", "0"],
-        ),
-        (
-            "epoch",
-            ["--max_steps", "2", "--early_stopping_patience", "1", "--eval_steps", "1", "--learning_rate", "0"],
-            ["--max_steps", "9", "--early_stopping_patience", "1", "--eval_steps", "1", "--learning_rate", "0"],
-        ),
+        ("epoch", ["--max_steps", "6", *BEST], ["--max_steps", "8", *BEST]),
+        ("steps", ["--max_steps", "6", *PATIENT], ["--max_steps", "9", *PATIENT]),
+        ("epoch", ["--max_steps", "2", *PATIENT], ["--max_steps", "9", *PATIENT]),
     ],
 )
-def test_a_finished_run_goes_on_to_the_bits_of_a_longer_one(flags, tmp_path, shorter, longer, save):
-    if save == "epoch":
-        place = flags.index("--save_steps")
-        del flags[place : place + 2]
-    flags += [*CONSTANT, "--save_strategy", save]
-    run_glue.main([*flags, *shorter, "--output_dir", str(tmp_path / "out")])
-    run_glue.main([*flags, *longer, "--output_dir", str(tmp_path / "out"), "--resume"])
-    run_glue.main([*flags, *longer, "--output_dir", str(tmp_path / "whole")])
-    assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
+def test_a_finished_run_goes_on_to_the_bits_of_a_longer_one(tmp_path, longer_run, shorter, longer, save):
+    saving = EACH_SECOND if save == "steps" else ("--save_strategy", save)
+    argv = [*run_with_dropout(tmp_path, saving), *CONSTANT, "--output_dir", str(tmp_path / "out")]
+    run_glue.main([*argv, *shorter])
+    run_glue.main([*argv, *longer, "--resume"])
+    assert outcome(tmp_path / "out") == longer_run(*longer)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("shorter", "longer", "message"),
+    ("shorter", "refused"),
     [
         (
             "",
-            "--max_steps 9",
-            "of a run with max_steps 7, not 9, and both do the same only up to update 2:",
+            {
+                "--max_steps 9": "of a run with max_steps 7, not 9, and both do the same only up to update 2:",
+                "--max_steps 9 --per_device_train_batch_size 3": "the same only up to update 2",
+                "--per_device_train_batch_size 3": "with samples of an update 2, not 3 (--per_device_train_batch_size",
+            },
         ),
-        ("--lr_scheduler_type constant --warmup_ratio 0", "--max_steps 6", "the same only up to update 5: resume"),
-        ("--lr_scheduler_type constant_with_warmup", "--max_steps 20", "the same only up to update 1: resume"),
+        (
+            "--lr_scheduler_type constant --warmup_ratio 0",
+            {"--max_steps 6": "the same only up to update 5: resume"},
+        ),
+        ("--lr_scheduler_type constant_with_warmup", {"--max_steps 20": "the same only up to update 1: resume"}),
         (
             "--lr_scheduler_type constant --warmup_ratio 0 --load_best_model_at_end --eval_steps 2",
-            "--max_steps 9",
-            "the same only up to update 6: resume",  # after the seventh, its last, only the shorter one evaluates
+            # After the seventh, its last, only the shorter one evaluates.
+            {"--max_steps 9": "the same only up to update 6: resume"},
         ),
-        ("", "--max_steps 9 --per_device_train_batch_size 3", "the same only up to update 2"),
-        ("", "--per_device_train_batch_size 3", "with samples of an update 2, not 3 (--per_device_train_batch_size x"),
     ],
 )
-def test_a_run_whose_past_depends_on_its_length_says_what_to_do_instead(flags, tmp_path, shorter, longer, message):
-    argv = [*flags, "--max_steps", "7", "--output_dir", str(tmp_path / "out"), *shorter.split()]
+def test_a_run_whose_past_depends_on_its_length_says_what_to_do_instead(flags, tmp_path, shorter, refused):
+    argv = [*flags, "--warmup_ratio", "0.1", "--max_steps", "7", "--output_dir", str(tmp_path / "out")]
+    argv += shorter.split()
     run_glue.main(argv)
-    with pytest.raises(ValueError, match=re.escape(message)) as error:
-        run_glue.main([*argv, *longer.split(), "--resume"])
-    if "max_steps" in longer:
-        assert f"begin another run with --model_name_or_path {tmp_path / 'out' / 'checkpoint-7'}" in str(error.value)
+    for longer, message in refused.items():
+        with pytest.raises(ValueError, match=re.escape(message)) as error:
+            run_glue.main([*argv, *longer.split(), "--resume"])
+        if "max_steps" in longer:
+            last = tmp_path / "out" / "checkpoint-7"
+            assert f"begin another run with --model_name_or_path {last}" in str(error.value)
 
 
-STABLE = [
-    "--lr_scheduler_type",
-    "warmup_stable_decay",
-    "--warmup_ratio",
-    "0",
-    "--warmup_steps",
-    "3",
-    "--save_strategy",
-    "steps",
-]
+STABLE = ["--lr_scheduler_type", "warmup_stable_decay", "--warmup_ratio", "0", "--warmup_steps", "2"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("length", [["--max_steps", "14", "--decay_ratio", "0.4"], ["--max_steps", "30"]])
-def test_a_run_goes_on_from_a_checkpoint_to_another_length_if_its_learning_rate_has_not_fallen(
-    flags, tmp_path, length
-):
-    argv = [*flags, *STABLE, "--save_steps", "8", "--save_total_limit", "3", "--output_dir", str(tmp_path / "out")]
-    run_glue.main([*argv, "--max_steps", "20"])
-    for update in (16, 20):
+def test_a_run_goes_on_from_a_checkpoint_to_another_length_if_its_learning_rate_has_not_fallen(flags, tmp_path):
+    """The length and share of the decay by which it begins to fall at the checkpoint, and a greater length."""
+    argv = [*flags, *STABLE, "--save_steps", "4", "--save_total_limit", "3", "--output_dir"]
+    run_glue.main([*argv, str(tmp_path / "out"), "--max_steps", "10"])
+    for update in (8, 10):
         shutil.rmtree(tmp_path / "out" / f"checkpoint-{update}")
-    run_glue.main([*argv, *length, "--resume"])
-    run_glue.main([*flags, *STABLE, *length, "--output_dir", str(tmp_path / "whole")])
-    assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
+    for number, length in enumerate((["--max_steps", "7", "--decay_ratio", "0.4"], ["--max_steps", "13"])):
+        resumed, whole = tmp_path / f"resumed-{number}", tmp_path / f"whole-{number}"
+        shutil.copytree(tmp_path / "out", resumed)
+        run_glue.main([*argv, str(resumed), *length, "--resume"])
+        run_glue.main([*argv, str(whole), *length])
+        assert outcome(resumed) == outcome(whole)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("length", "stable"), [("9", 8), ("30", 19)])
-def test_a_run_whose_learning_rate_has_fallen_has_no_other_length(flags, tmp_path, length, stable):
-    argv = [*flags, *STABLE, "--max_steps", "20", "--output_dir", str(tmp_path / "out")]
-    run_glue.main(argv)
-    with pytest.raises(ValueError, match=f"not {length}, and both do the same only up to update {stable}:"):
-        run_glue.main([*argv, "--max_steps", length, "--resume"])
+def test_a_run_whose_learning_rate_has_fallen_has_no_other_length(tmp_path):
+    argv = [*run_with_dropout(tmp_path, ("--save_strategy", "steps")), *STABLE, "--output_dir", str(tmp_path / "out")]
+    argv += ["--decay_ratio", "0.2"]
+    run_glue.main([*argv, "--max_steps", "10"])
+    for length, stable in (("5", 4), ("30", 9)):
+        with pytest.raises(ValueError, match=f"not {length}, and both do the same only up to update {stable}:"):
+            run_glue.main([*argv, "--max_steps", length, "--resume"])
 
 
 def test_the_same_length_in_other_words_is_the_same_run(stopped, whole, tmp_path):
-    run_glue.main([*stopped, "--resume", "--max_steps", "30", "--warmup_ratio", "0", "--warmup_steps", "3"])
+    run_glue.main([*stopped, "--resume", "--max_steps", "10", "--warmup_ratio", "0", "--warmup_steps", "3"])
     assert outcome(tmp_path / "out") == whole
 
 
 def test_what_changes_no_weight_may_change_when_a_run_is_resumed(stopped, whole, tmp_path):
-    run_glue.main([*stopped, "--resume", "--logging_steps", "2", "--save_steps", "11", "--do_predict"])
+    run_glue.main([*stopped, "--resume", "--logging_steps", "2", "--save_steps", "7", "--do_predict"])
     assert outcome(tmp_path / "out") == whole
     assert (tmp_path / "out" / "predictions.tsv").exists()
 
@@ -487,8 +490,8 @@ def test_a_folder_with_a_run_is_neither_overwritten_nor_resumed_unasked(stopped)
 
 
 def test_overwriting_removes_the_earlier_runs_checkpoints(stopped, tmp_path):
-    run_glue.main([*stopped, "--overwrite_output_dir", "--max_steps", "4"])
-    assert checkpoint_names(tmp_path / "out") == ["checkpoint-3", "checkpoint-4"]
+    run_glue.main([*stopped, "--overwrite_output_dir", "--max_steps", "3"])
+    assert checkpoint_names(tmp_path / "out") == ["checkpoint-2", "checkpoint-3"]
 
 
 def test_a_finished_run_is_resumed_without_training(flags, tmp_path, monkeypatch):
@@ -519,7 +522,7 @@ def test_a_finished_run_without_checkpoints_predicts_without_training(tmp_path, 
 
 
 def test_a_checkpoint_is_a_folder_for_from_pretrained(stopped, tmp_path):
-    folder = tmp_path / "out" / "checkpoint-18"
+    folder = tmp_path / "out" / "checkpoint-6"
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     stock = transformers.BertForSequenceClassification.from_pretrained(folder)
     runs_on = run_glue.main(
@@ -550,12 +553,12 @@ def with_files_of_at_most(size: int, function) -> None:
 
 def test_a_full_disk_keeps_the_checkpoint_before_and_says_how_to_go_on(stopped, whole, tmp_path, capfd):
     out = tmp_path / "out"
-    limit = (out / "checkpoint-18" / "optimizer.safetensors").stat().st_size - 1
+    limit = (out / "checkpoint-6" / "optimizer.safetensors").stat().st_size - 1
     assert wait(fork(lambda: with_files_of_at_most(limit, lambda: run_glue.main([*stopped, "--resume"])))) == [1]
     error = capfd.readouterr().err.splitlines()[-1]
-    assert "cannot write" in error and "checkpoint-21" in error
-    assert f"{out / 'checkpoint-18'} is complete: the same command with --resume continues from it" in error
-    assert checkpoint_names(out) == ["checkpoint-15", "checkpoint-18"]
+    assert "cannot write" in error and "checkpoint-8" in error
+    assert f"{out / 'checkpoint-6'} is complete: the same command with --resume continues from it" in error
+    assert checkpoint_names(out) == ["checkpoint-4", "checkpoint-6"]
     assert not list(out.glob(".checkpoint-*"))
     run_glue.main([*stopped, "--resume"])
     assert outcome(out) == whole
@@ -566,7 +569,7 @@ def test_of_two_processes_one_with_a_full_disk_ends_both_with_one_line(flags, tm
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def run() -> None:
-        with pytest.raises(FileError, match=r"cannot write .*checkpoint-3: .*Make room\. No checkpoint has"):
+        with pytest.raises(FileError, match=r"cannot write .*checkpoint-2: .*Make room\. No checkpoint has"):
             run_glue.main([*flags, "--output_dir", str(tmp_path / "out")])
 
     monkeypatch.setattr(checkpoints, "save_file", full)

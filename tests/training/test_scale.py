@@ -29,17 +29,21 @@ ONE = ["--per_device_train_batch_size", "4"]  # nine examples: the last update o
 TWO = ["--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "2"]  # and one process has none of it
 
 
-@pytest.fixture
-def flags(tmp_path) -> Callable[..., list[str]]:
+def run_in(folder: Path) -> Callable[..., list[str]]:
     """Flags of a run on a tiny model and task that writes to the folder of this name; each change counts."""
-    write_task(tmp_path, "RTE")
-    model, vocabulary = write_model(tmp_path), write_vocabulary(tmp_path)
+    write_task(folder, "RTE")
+    model, vocabulary = write_model(folder), write_vocabulary(folder)
     common = ["--model_name_or_path", str(model), "--tokenizer_name", str(vocabulary), "--max_seq_length", "32"]
-    common += ["--task_name", "rte", "--data_dir", str(tmp_path), "--do_train", "--do_eval"]
+    common += ["--task_name", "rte", "--data_dir", str(folder), "--do_train", "--do_eval"]
     # Where a gradient is nothing but rounding, Adam's small epsilon would make it a whole step.
     common += ["--learning_rate", "0.01", "--weight_decay", "0.1", "--max_grad_norm", "0.3", "--adam_epsilon", "0.001"]
     common += ["--warmup_ratio", "0.2", "--num_train_epochs", "2", "--group_by_length"]
-    return lambda name, *more: [*common, "--output_dir", str(tmp_path / name), *more]
+    return lambda name, *more: [*common, "--output_dir", str(folder / name), *more]
+
+
+@pytest.fixture
+def flags(tmp_path) -> Callable[..., list[str]]:
+    return run_in(tmp_path)
 
 
 def outcome(folder: Path) -> tuple[dict, dict[str, torch.Tensor]]:
@@ -167,7 +171,7 @@ def test_what_only_the_run_can_do_is_not_left_to_the_launcher(run, monkeypatch, 
 
 @pytest.mark.slow
 def test_everything_at_once_on_two_processes_gives_the_results_of_one(flags, tmp_path):
-    more = ["--gradient_checkpointing", "--mixed_precision", "bf16", "--pad_to_max_length"]
+    more = ["--gradient_checkpointing", "--mixed_precision", "bf16", "--pad_to_max_length", "--num_train_epochs", "1"]
 
     def run() -> None:
         run_glue.main(flags("two", *TWO, *more, "--ddp_timeout", "77"))
@@ -182,12 +186,13 @@ def test_everything_at_once_on_two_processes_gives_the_results_of_one(flags, tmp
 @pytest.mark.slow
 def test_dropout_draws_by_the_micro_batch_whichever_process_computes_it(flags, tmp_path):
     write_model(tmp_path, hidden_dropout_prob=0.3)
+    once = ["--num_train_epochs", "1"]
     for name in ("two", "again"):
-        assert wait(fork(partial(run_glue.main, flags(name, *TWO)), count=2)) == [0, 0]
+        assert wait(fork(partial(run_glue.main, flags(name, *TWO, *once)), count=2)) == [0, 0]
     assert_same(tmp_path / "two", tmp_path / "again", score=0, weight=0)
-    run_glue.main(flags("alone", "--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "4"))
+    run_glue.main(flags("alone", "--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "4", *once))
     assert_same(tmp_path / "two", tmp_path / "alone")
-    run_glue.main(flags("one", *ONE))
+    run_glue.main(flags("one", *ONE, *once))
     two, one = (outcome(tmp_path / name)[0]["train_loss"] for name in ("two", "one"))
     assert 1e-4 < abs(two - one) < 0.05
 
