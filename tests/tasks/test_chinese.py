@@ -140,17 +140,24 @@ def test_text_is_split_by_the_released_rules(text, released):
 
 
 @pytest.mark.slow
-def test_every_piece_of_a_vocabulary_is_found_where_the_rules_find_it(released):
+def test_the_pieces_of_a_vocabulary_are_found_where_the_rules_find_them(released):
+    """All but plain letters and digits, and of those every fourth."""
     tokenizer, rules = released
-    texts = [piece.removeprefix("##") for piece in tokenizer.get_vocab() if piece not in tokenizer.all_special_tokens]
+    pieces = dict.fromkeys(piece.removeprefix("##") for piece in tokenizer.get_vocab())
+    texts = [piece for piece in pieces if piece not in tokenizer.all_special_tokens]
+    texts = [text for number, text in enumerate(texts) if number % 4 == 0 or not (text.isascii() and text.isalnum())]
+    assert len(texts) > 7000
     assert_same(tokenizer, rules, [f"{text} 字{text}。a{text}" for text in texts])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("released", ["chinese"], indirect=True)
-def test_every_cjk_character_is_a_word_of_its_own(released):
-    characters = [chr(code) for block in CJK for code in block]
-    assert_same(*released, [f"a{c}b" for c in characters if ord(c) not in NOT_SPLIT])
+def test_cjk_characters_are_words_of_their_own(released):
+    """At the ends of each block, all those that decompose, and of the others every eleventh."""
+    for block in CJK:
+        ends = {*block[:300], *block[-300:], *block[::11]}
+        characters = [chr(code) for code in block if code in ends or unicodedata.decomposition(chr(code))]
+        assert_same(*released, [f"a{c}b" for c in characters if ord(c) not in NOT_SPLIT])
     assert_same(*released, [chr(code) for code in NOT_SPLIT])
 
 
@@ -204,7 +211,9 @@ def test_a_classifier_learns_from_a_chinese_csv_file_and_predicts(data, tmp_path
         "train_file": write_csv(tmp_path / "train.csv", reviews(NOUNS[:14]), ("label", "text")),
         "validation_file": write_csv(tmp_path / "dev.csv", reviews(NOUNS[14:17]), ("label", "text")),
         "learning_rate": 0.003,
-        "num_train_epochs": 8,
+        "num_train_epochs": 7,
+        "eval_strategy": "no",
+        "save_strategy": "no",
         "output_dir": model,
     }
     results = run_glue.main(["--do_train", "--do_eval", *flags_of(values)])

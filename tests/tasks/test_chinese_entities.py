@@ -152,14 +152,13 @@ def train(tmp_path: Path, model: list[str], files: dict[str, str], *extra: str) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_bert_learns_the_entities_of_a_chinese_folder(tmp_path, bert, layout):
-    folder = {"data_dir": str(write_entities(tmp_path / "data", layout))}
+def test_bert_learns_the_entities_of_a_chinese_folder(tmp_path, bert):
+    folder = {"data_dir": str(write_entities(tmp_path / "data", "bmes"))}
     results, lines = train(tmp_path, bert, folder, "--num_train_epochs", "14", "--tag_scheme", "bioes")
     assert results["eval_f1"] == results["test_f1"] == 1 and results["eval_number_PER"] == 6
     written = [[line[0] for line in row] for row in lines]
     assert written == [parse(text)[0] for text in SENTENCES]
-    assert {line[2][0] for row in lines for line in row} == ({*"OBI"} if layout == "msra" else {*"OBIES"})
+    assert {line[2][0] for row in lines for line in row} == {*"OBIES"}
 
 
 @pytest.mark.parametrize("unit", ["characters", "words"])

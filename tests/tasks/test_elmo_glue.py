@@ -33,13 +33,13 @@ SIZES = {
 
 @pytest.fixture(params=["sst2", "rte", "stsb"])
 def flags(request, tmp_path) -> list[str]:
-    """A run of 12 updates on a task in miniature, from a folder with a biLM and with vectors of the task's words."""
+    """A run of 6 updates on a task in miniature, from a folder with a biLM and with vectors of the task's words."""
     data = write_task(tmp_path, FOLDERS[request.param])
     ElmoModel(ElmoConfig(**SIZES)).save_pretrained(tmp_path / "bilm")
     ElmoTokenizer().save_pretrained(tmp_path / "bilm")
     vectors.convert(str(tmp_path / "bilm"), str(tmp_path / "elmo"), texts=[str(data / "train.tsv")], size=6)
     flags = ["--model_name_or_path", str(tmp_path / "elmo"), "--task_name", request.param, "--data_dir", str(data)]
-    flags += ["--do_train", "--do_eval", "--do_predict", "--max_seq_length", "7", "--max_steps", "12"]
+    flags += ["--do_train", "--do_eval", "--do_predict", "--max_seq_length", "7", "--max_steps", "6"]
     return [*flags, "--per_device_train_batch_size", "3", "--learning_rate", "0.01", "--save_steps", "3"]
 
 
@@ -73,7 +73,7 @@ def test_a_run_trains_the_head_on_a_frozen_bilm_and_its_folder_repeats_the_numbe
 @pytest.mark.parametrize("flags", ["stsb"], indirect=True)
 def test_a_killed_run_goes_on_to_the_same_bits(flags, tmp_path, monkeypatch):
     def step(self, *_):
-        if self.progress.update == 8:
+        if self.progress.update == 5:
             os.kill(os.getpid(), signal.SIGKILL)
         return between(self)
 

@@ -1,5 +1,6 @@
 """The files for the GLUE leaderboard that run_glue.py --do_predict writes, and the guide's command that packs them."""
 
+import dataclasses
 import shutil
 import subprocess
 import zipfile
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import run_glue
-from elmo_gpt_bert.tasks.glue import EVERY_TASK
+from elmo_gpt_bert.tasks.glue import EVERY_TASK, LeaderboardFile
 from elmo_gpt_bert.training.output_folder import PREDICTION_FILES
 from elmo_gpt_bert.training.task import Description
 from tests.project.test_house import blocks
@@ -29,6 +30,7 @@ SIZES = {
     "WNLI.tsv": 146,
     "AX.tsv": 1104,
 }
+FEW = SIZES | {"QQP.tsv": 3909}
 NUMBERED = ["CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "QQP.tsv", "WNLI.tsv"]
 FILES = [(task, split, file) for task in EVERY_TASK.values() for split, file in task.leaderboard.items()]
 
@@ -45,20 +47,27 @@ def write(task_name: str, split: str, names: list[str], outputs: np.ndarray) -> 
 def files() -> dict[str, list[str]]:
     """name -> lines of the leaderboard's files, with every label among the predictions.
 
-    The models have the task's classes in reverse order.
+    The models have the task's classes in reverse order. QQP has a hundredth of its examples.
     """
+    few = dataclasses.replace(EVERY_TASK["qqp"], leaderboard={"test": LeaderboardFile("QQP.tsv", FEW["QQP.tsv"])})
     written = {}
-    for name, task in EVERY_TASK.items():
-        for split, file in task.leaderboard.items():
-            names = [*reversed(task.labels)]
-            if names:
-                outputs = np.eye(len(names))[np.arange(file.examples) % len(names)]
-            else:
-                outputs = np.resize([-0.25, 2.5, 5.125], file.examples)[:, None]
-            ours = write(name, split, names, outputs)
-            assert ours.keys() == {f"predictions{split.removeprefix('test')}.tsv", file.name}
-            written[file.name] = ours[file.name]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(EVERY_TASK, "qqp", few)
+        for name, task in EVERY_TASK.items():
+            for split, file in task.leaderboard.items():
+                written[file.name] = written_for(name, split, [*reversed(task.labels)], file.examples)[file.name]
     return written
+
+
+def written_for(task_name: str, split: str, names: list[str], examples: int) -> dict[str, list[str]]:
+    if names:
+        outputs = np.eye(len(names))[np.arange(examples) % len(names)]
+    else:
+        outputs = np.resize([-0.25, 2.5, 5.125], examples)[:, None]
+    ours = write(task_name, split, names, outputs)
+    file = EVERY_TASK[task_name].leaderboard[split]
+    assert ours.keys() == {f"predictions{split.removeprefix('test')}.tsv", file.name}
+    return ours
 
 
 def test_the_files_have_the_names_and_the_sizes_of_the_published_test_sets():
@@ -67,7 +76,7 @@ def test_the_files_have_the_names_and_the_sizes_of_the_published_test_sets():
 
 @pytest.mark.slow
 def test_each_file_has_the_header_and_a_line_for_each_example(files):
-    assert {name: len(lines) - 1 for name, lines in files.items()} == SIZES
+    assert {name: len(lines) - 1 for name, lines in files.items()} == FEW
     for lines in files.values():
         assert lines[0] == "index\tprediction"
         assert [line.split("\t")[0] for line in lines[1:4] + lines[-1:]] == ["0", "1", "2", str(len(lines) - 2)]
@@ -130,10 +139,10 @@ def test_the_guides_command_packs_the_eleven_files_and_names_one_that_is_missing
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task_name", ["cola", "sst2", "rte"])
+@pytest.mark.parametrize("task_name", ["cola", "rte"])
 def test_a_run_on_the_published_test_file_has_a_line_for_each_of_its_examples(tmp_path, data: Path, task_name):
     flags = ["--model_name_or_path", str(write_model(tmp_path)), "--tokenizer_name", str(write_vocabulary(tmp_path))]
-    flags += ["--task_name", task_name, "--data_dir", str(data / "glue"), "--do_predict", "--max_seq_length", "8"]
+    flags += ["--task_name", task_name, "--data_dir", str(data / "glue"), "--do_predict", "--max_seq_length", "32"]
     run_glue.main([*flags, "--output_dir", str(tmp_path / "out")])
     task = EVERY_TASK[task_name]
     published = (data / "glue" / task.folder / "test.tsv").read_text(encoding="utf-8").splitlines()

@@ -12,8 +12,8 @@ from transformers import AutoConfig, pipeline
 
 import run_glue
 from elmo_gpt_bert.tasks.labelled_texts import predictions_csv
-from tests.conftest import ROOT
 from tests.support.glue_sample import text, write_csv, write_model, write_task, write_vocabulary
+from tests.support.run_samples import elmo, gpt
 
 
 NAMES = ("angry", "long", "short")
@@ -110,10 +110,9 @@ def test_an_update_of_two_batches_is_that_of_one(tmp_path, flags):
 @pytest.mark.parametrize("family", ["gpt", "elmo"])
 def test_the_other_models_learn_any_number_of_classes(tmp_path, family):
     file = write_json(tmp_path / "a.json", SETS)
-    checkpoint = ROOT / "checkpoints" / f"{family}-books"
-    words = ["--model_name_or_path", str(checkpoint), "--train_file", file, "--validation_file", file, "--do_train"]
+    model = gpt(tmp_path) if family == "gpt" else elmo(tmp_path, "glue")
     more = ["--do_eval", "--max_steps", "1", "--output_dir", str(tmp_path / "out"), "--max_seq_length", "32"]
-    results = run_glue.main([*words, *more])
+    results = run_glue.main([*model, "--train_file", file, "--validation_file", file, "--do_train", *more])
     assert 0 < results["eval_loss"] < 2 and "eval_f1_micro" in results
 
 

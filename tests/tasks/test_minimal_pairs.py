@@ -71,7 +71,7 @@ def causal_score(model, ids: list[int]) -> float:
 
 @torch.no_grad()
 def masked_score(model, tokenizer, sentence: str, pll: str) -> float:
-    encoding, score = tokenizer(sentence), 0.0
+    encoding, copies = tokenizer(sentence), []
     ids, words = encoding["input_ids"], encoding.word_ids()
     for place in range(1, len(ids) - 1):  # between [CLS] and [SEP]
         copy = list(ids)
@@ -80,8 +80,9 @@ def masked_score(model, tokenizer, sentence: str, pll: str) -> float:
         while pll == "within_word_l2r" and words[behind] == words[place]:
             copy[behind] = tokenizer.mask_token_id
             behind += 1
-        score += log_p(model(torch.tensor([copy])).logits[0, place], ids[place])
-    return score
+        copies.append(copy)
+    logits = model(torch.tensor(copies)).logits
+    return sum(log_p(logits[place - 1, place], ids[place]) for place in range(1, len(ids) - 1))
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@ import yaml
 
 import modeling
 import run_pretraining
+from elmo_gpt_bert.training import log
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.loading import load_config
 from tests.conftest import ROOT
@@ -26,6 +27,12 @@ KINDS = {"bert": "masked_lm", "gpt": "causal_lm", "elmo": "bilm"}
 def repository_root(monkeypatch):
     """Recipes name their files from the repository's root."""
     monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture(autouse=True)
+def _no_curves(monkeypatch):
+    """Drawing takes longer than these runs do; test_run_pretraining.py draws."""
+    monkeypatch.setattr(log, "draw_curves", lambda *_: False)
 
 
 @pytest.fixture(params=RECIPES, ids=NAMES)

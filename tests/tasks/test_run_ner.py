@@ -47,6 +47,8 @@ def conll(tmp_path) -> list[str]:
 
 SHORT = ["--max_steps", "2", "--save_strategy", "no"]
 ALL = ["--do_train", "--do_eval", "--do_predict"]
+LEARNS = ["--save_strategy", "no", "--eval_strategy", "no", "--num_train_epochs", "10", "--learning_rate", "0.03"]
+SMALL = ["--config_overrides", "rnn_size=7"]  # of a tagger on features
 
 
 def record(folder: Path) -> dict:
@@ -57,7 +59,7 @@ def record(folder: Path) -> dict:
 
 
 def test_a_tagger_learns_scores_each_type_and_predicts_in_columns(tmp_path, flags, conll):
-    results = run_ner.main([*flags, *conll, *ALL, "--num_train_epochs", "20", "--save_strategy", "no"])
+    results = run_ner.main([*flags, *conll, *ALL, *LEARNS])
     assert results["eval_f1"] == results["eval_f1_WORK"] == results["eval_f1_PER"] == results["test_f1"] == 1
     assert results["eval_number_PER"] == sum(sentence(row)[1].count("B-PER") for row in range(1, 7))
     rows = read_columns(tmp_path / "out" / "predictions.conll")
@@ -78,7 +80,7 @@ def test_evaluating_and_predicting_from_the_saved_folder_repeat_the_runs_numbers
 
 
 def test_the_saved_folder_tags_text_in_a_pipeline(tmp_path, flags, conll):
-    run_ner.main([*flags, *conll, "--do_train", "--num_train_epochs", "20", "--save_strategy", "no"])
+    run_ner.main([*flags, *conll, "--do_train", *LEARNS])
     tag = pipeline("token-classification", model=str(tmp_path / "out"), aggregation_strategy="simple")
     found = tag("the a film plot cast is .")
     assert [(entity["entity_group"], entity["word"]) for entity in found] == [("WORK", "film plot"), ("PER", "cast")]
@@ -88,8 +90,8 @@ def test_the_saved_folder_tags_text_in_a_pipeline(tmp_path, flags, conll):
 @pytest.mark.parametrize(("scheme", "tag_scheme"), [("iob1", "bioes"), ("bioes", "iob2")])
 def test_the_data_may_have_any_scheme_and_the_model_another(tmp_path, flags, scheme, tag_scheme):
     folder = write_folder(tmp_path / "conll", scheme=scheme)
-    more = ["--data_dir", str(folder), "--tag_scheme", tag_scheme, "--num_train_epochs", "25", *ALL]
-    results = run_ner.main([*flags, *more, "--save_strategy", "no"])
+    more = ["--data_dir", str(folder), "--tag_scheme", tag_scheme, *ALL]
+    results = run_ner.main([*flags, *more, *LEARNS])
     assert results["eval_f1"] == results["eval_accuracy"] == results["test_accuracy"] == 1
     names = AutoConfig.from_pretrained(tmp_path / "out").id2label
     prefixes = "BIES" if tag_scheme == "bioes" else "BI"
@@ -147,7 +149,7 @@ def test_words_that_vanish_and_the_ends_of_long_sentences_are_learned_and_found(
     train = write_json(tmp_path / "train.json", [sentence(row) for row in range(12)] + odds * 4)
     test = write_json(tmp_path / "test.json", odds)
     files = ["--train_file", train, "--validation_file", test, "--test_file", test]
-    results = run_ner.main([*flags, *files, *ALL, "--max_seq_length", "6", "--num_train_epochs", "25"])
+    results = run_ner.main([*flags, *files, *ALL, "--max_seq_length", "6", *LEARNS])
     assert "validation: 7 of 7 words have a token; 2 sentences in 3 rows" in capsys.readouterr().out
     predicted = [[line[2] for line in row] for row in read_columns(tmp_path / "out" / "predictions.conll")]
     assert predicted == [tags for _, tags in odds]
@@ -246,7 +248,7 @@ def test_entities_of_types_that_training_lacks_are_missed_and_not_in_the_loss(tm
     others = [(words, [tag.replace("WORK", "LOC") for tag in tags]) for words, tags in map(sentence, range(1, 7))]
     test = write_json(tmp_path / "test.json", others)
     files = ["--train_file", train, "--validation_file", test, "--test_file", test]
-    results = run_ner.main([*flags, *files, *ALL, "--num_train_epochs", "20", "--save_strategy", "no"])
+    results = run_ner.main([*flags, *files, *ALL, *LEARNS])
     printed = capsys.readouterr().out
     count = sum(tags.count("B-LOC") for _, tags in others)
     for split in ("validation", "test"):
@@ -407,7 +409,7 @@ def scores_of(results: dict) -> dict[str, float]:
 @pytest.mark.slow
 @pytest.mark.parametrize("context", [[], ["--document_context"]])
 def test_states_from_the_cache_give_the_scores_of_the_model_itself(tmp_path, flags, conll, context):
-    args = [*flags, *conll, *context, *ALL, *SHORT, "--features", "weighted_sum_all"]
+    args = [*flags, *conll, *context, *ALL, *SHORT, "--features", "weighted_sum_all", *SMALL]
     plain = run_ner.main(args)
     expected = (tmp_path / "out" / "predictions.conll").read_text(encoding="utf-8")
     for _ in range(2):  # written, and read
@@ -419,7 +421,7 @@ def test_states_from_the_cache_give_the_scores_of_the_model_itself(tmp_path, fla
 
 
 def test_a_saved_tagger_on_features_is_a_checkpoint_like_any_other(tmp_path, flags, conll):
-    first = run_ner.main([*flags, *conll, "--do_train", "--do_eval", *SHORT, "--features", "last"])
+    first = run_ner.main([*flags, *conll, "--do_train", "--do_eval", *SHORT, "--features", "last", *SMALL])
     again = ["--model_name_or_path", str(tmp_path / "out"), *conll, "--max_seq_length", "32", "--do_eval"]
     second = run_ner.main([*again, "--output_dir", str(tmp_path / "again"), "--state_cache", str(tmp_path / "c")])
     assert scores_of(second) == pytest.approx(scores_of(first), abs=1e-6)
@@ -464,9 +466,9 @@ def test_without_features_the_taggers_fields_are_not_the_models(flags, conll):
 @pytest.mark.slow
 def test_elmos_tagger_runs_with_and_without_the_cache(tmp_path, elmo, conll):
     args = ["--model_name_or_path", elmo, *conll, *ALL, "--tag_scheme", "bioes", "--output_dir", str(tmp_path / "out")]
-    args += ["--config_overrides", "task_dropout=0,mix_dropout=0", "--overwrite_output_dir", "--learning_rate", "0.05"]
-    args += ["--num_train_epochs", "20", "--save_strategy", "no", "--per_device_train_batch_size", "4"]
-    args += ["--eval_steps", "60"]
+    args += ["--config_overrides", "task_dropout=0,mix_dropout=0", "--overwrite_output_dir", "--learning_rate", "0.1"]
+    args += ["--num_train_epochs", "10", "--save_strategy", "no", "--per_device_train_batch_size", "4"]
+    args += ["--eval_steps", "30"]
     plain = run_ner.main(args)
     cached = run_ner.main([*args, "--state_cache", str(tmp_path / "cache")])
     assert scores_of(cached) == pytest.approx(scores_of(plain), abs=1e-4)
@@ -636,6 +638,7 @@ def test_two_processes_and_accumulated_steps_weigh_tags_as_one_process_does(tmp_
         ]
     # Where a gradient is nothing but rounding, Adam's small epsilon would make it a whole step.
     args = [*flags, *conll, "--do_train", "--do_eval", "--do_predict", "--adam_epsilon", "0.001", "--max_steps", "4"]
+    args += ["--save_strategy", "no", "--eval_strategy", "no"]
     one = [*args, "--per_device_train_batch_size", "4", "--output_dir", str(tmp_path / "one")]
     two = ["--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "2"]
     assert wait(fork(lambda: run_ner.main([*args, *two, "--output_dir", str(tmp_path / "two")]), count=2)) == [0, 0]

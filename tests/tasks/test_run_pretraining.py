@@ -79,7 +79,7 @@ def read_log(folder: Path) -> list[dict]:
 def trained(request, tmp_path_factory) -> tuple[str, Path, dict[str, float]]:
     """A kind of model, the folder of a run that has trained it, and the run's metrics."""
     kind, folder = request.param, tmp_path_factory.mktemp(request.param)
-    argv = [*flags(folder, kind), "--max_steps", "30", "--eval_steps", "15", "--logging_steps", "5"]
+    argv = [*flags(folder, kind), "--max_steps", "20", "--eval_steps", "10", "--logging_steps", "5"]
     with pytest.MonkeyPatch.context() as patch:
         if kind != "masked_lm":
             patch.setattr(log, "draw_curves", lambda records, path: path.write_text("\n".join(map(str, records))))
@@ -99,9 +99,9 @@ def test_a_line_of_the_log_has_the_losses_that_its_loss_is_made_of(trained):
 
 def test_each_objective_learns_from_raw_text_and_its_model_loads(trained):
     kind, folder, metrics = trained
-    assert metrics["train_updates"] == 30 and metrics["eval_bits_per_byte"] > 0
+    assert metrics["train_updates"] == 20 and metrics["eval_bits_per_byte"] > 0
     lines = read_log(folder / "out")
-    assert [line["update"] for line in lines if "train_loss" in line] == [5, 10, 15, 20, 25, 30]
+    assert [line["update"] for line in lines if "train_loss" in line] == [5, 10, 15, 20]
     first, last = (line["eval_perplexity"] for line in lines if "eval_perplexity" in line)
     assert last < first and last == metrics["eval_perplexity"]
     assert {"learning_rate", "grad_norm", "tokens_per_second"} <= lines[0].keys()
@@ -143,7 +143,7 @@ def test_two_processes_evaluate_as_one(trained, tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_evaluate_a_bilm_in_training_as_one(tmp_path):
-    argv = [*flags(tmp_path, "bilm", **WITHOUT_DROPOUT["bilm"]), "--max_steps", "8", "--max_grad_norm", "1"]
+    argv = [*flags(tmp_path, "bilm", **WITHOUT_DROPOUT["bilm"]), "--max_steps", "4", "--max_grad_norm", "1"]
     argv += ["--save_strategy", "no", "--output_dir"]
     one = run_pretraining.main([*argv, str(tmp_path / "one")])
     two = [*argv, str(tmp_path / "two"), "--per_device_train_batch_size", "2", "--per_device_eval_batch_size", "8"]
@@ -193,33 +193,35 @@ def killed_at(update: int, argv: list[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_run_killed_twice_across_an_epoch_ends_with_the_same_bits(kind, tmp_path):
-    argv = [*flags(tmp_path, kind), "--max_steps", "24", "--save_strategy", "steps", "--do_eval", "false"]
-    argv += ["--logging_steps", "5"]
-    run_pretraining.main([*argv, "--save_steps", "24", "--output_dir", str(tmp_path / "whole")])
-    argv += ["--save_steps", "6", "--output_dir", str(tmp_path / "out"), "--resume"]
-    killed_at(8, argv)
-    killed_at(21, argv)
+def test_a_run_killed_twice_across_an_epoch_ends_with_the_same_bits(kind, tmp_path, capfd):
+    argv = [*flags(tmp_path, kind), "--max_steps", "12", "--save_strategy", "steps", "--do_eval", "false"]
+    argv += ["--logging_steps", "3"]
+    write_text(tmp_path, documents=6)
+    run_pretraining.main([*argv, "--save_steps", "12", "--output_dir", str(tmp_path / "whole")])
+    assert re.search(r"epoch \d/[2-9]: train_loss", capfd.readouterr().out)
+    argv += ["--save_steps", "3", "--output_dir", str(tmp_path / "out"), "--resume"]
+    killed_at(4, argv)
+    killed_at(11, argv)
     run_pretraining.main(argv)
     assert_same_bits(tmp_path / "out", tmp_path / "whole")
     ours, theirs = ([line["train_loss"] for line in read_log(tmp_path / name)] for name in ("out", "whole"))
-    assert len(ours) == 5 and ours == theirs
+    assert len(ours) == 4 and ours == theirs
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_run_goes_on_with_two_one_and_two_processes_over_the_end_of_an_epoch(kind, tmp_path, capfd):
     argv = [*flags(tmp_path, kind, **WITHOUT_DROPOUT[kind]), "--adam_epsilon", "1e-3", "--do_eval", "false"]
-    argv += ["--save_strategy", "steps", "--save_steps", "4", "--lr_scheduler_type", "constant"]
-    write_text(tmp_path, documents=4)
-    run_pretraining.main([*argv, "--max_steps", "12", "--output_dir", str(tmp_path / "one")])
+    argv += ["--save_strategy", "steps", "--save_steps", "2", "--lr_scheduler_type", "constant"]
+    write_text(tmp_path, documents=2)
+    run_pretraining.main([*argv, "--max_steps", "6", "--output_dir", str(tmp_path / "one")])
     assert re.search(r"epoch \d/[2-9]: train_loss", capfd.readouterr().out)
     argv += ["--output_dir", str(tmp_path / "out")]
     two = [*argv, "--per_device_train_batch_size", "2", "--resume", "--max_steps"]
-    assert wait(fork(partial(run_pretraining.main, [*two, "4"]), 2)) == [0, 0]
+    assert wait(fork(partial(run_pretraining.main, [*two, "2"]), 2)) == [0, 0]
     accumulated = [*argv, "--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "4"]
-    run_pretraining.main([*accumulated, "--max_steps", "8", "--resume"])
-    assert wait(fork(partial(run_pretraining.main, [*two, "12"]), 2)) == [0, 0]
+    run_pretraining.main([*accumulated, "--max_steps", "4", "--resume"])
+    assert wait(fork(partial(run_pretraining.main, [*two, "6"]), 2)) == [0, 0]
     torch.testing.assert_close(weights(tmp_path / "out"), weights(tmp_path / "one"), rtol=0, atol=2e-5)
 
 
@@ -496,12 +498,17 @@ def test_a_model_without_a_tokenizer_class_of_its_own_takes_one_that_is_named(tm
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind, updates, rate", [("masked_lm", "300", "0.01"), ("causal_lm", "100", "0.02")])
-def test_a_model_learns_a_page_by_heart(kind, updates, rate, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "updates", "batch", "copies", "rate"),  # an update has at most as many rows as the text
+    [("masked_lm", "150", "12", 10, "0.015"), ("causal_lm", "60", "4", 1, "0.02")],
+)
+def test_a_model_learns_a_page_by_heart(kind, updates, batch, copies, rate, tmp_path):
     changes = {"hidden_size": 24} if kind == "masked_lm" else {"n_embd": 24}
     argv = [*flags(tmp_path, kind, **WITHOUT_DROPOUT[kind], **changes), "--max_steps", updates, "--do_eval", "false"]
-    argv += ["--learning_rate", rate]
-    argv += ["--train_file", str(write_text(tmp_path, "page.txt", 1)), "--save_strategy", "no", "--warmup_steps", "20"]
+    argv += ["--learning_rate", rate, "--per_device_train_batch_size", batch]
+    page = write_text(tmp_path, "page.txt", 1)
+    page.write_text(copies * (page.read_text() + "\n"))
+    argv += ["--train_file", str(page), "--save_strategy", "no", "--warmup_steps", "20"]
     run_pretraining.main([*argv, "--logging_steps", "20", "--output_dir", str(tmp_path / "out")])
     losses = [line["train_loss"] for line in read_log(tmp_path / "out")]
     assert losses[0] > 2 and losses[-1] < {"causal_lm": 0.2, "masked_lm": 0.6}[kind]  # some masks hide too much

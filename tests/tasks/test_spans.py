@@ -28,6 +28,7 @@ from tests.tasks.test_windows import sentence_pieces
 
 LOWEST = np.finfo(np.float32).min
 Outputs = dict[str, list[np.ndarray]]
+WITHOUT_A_SPAN = ("56dfa1d34a1a83140091ebd4", "5726ed6cf1498d1400e8f00d")  # all of those in SQuAD's dev questions
 
 
 @pytest.fixture
@@ -332,13 +333,15 @@ def test_an_answer_has_no_space_around_it_though_the_tokens_do():
 
 @pytest.fixture(scope="module")
 def squad() -> tuple[Dataset, Dataset, Windows, list[int]]:
-    """SQuAD's dev questions, each of the different answers to each as a question of its own, the windows of these,
-    and the number of the dev question.
+    """Every fourth of SQuAD's dev questions and those that no span answers, each of the different answers to each as
+    a question of its own, the windows of these, and the number of the dev question.
     """
     folder = Path(os.environ.get("ZOO_DATA", ROOT.parent / "shared" / "data"))
     if not (folder / "squad" / "dev-v1.1.json").is_file():
         pytest.skip(f"no SQuAD at {folder}; set ZOO_DATA to the folder that holds squad/, vocab/, ...")
     dev = read_folder(folder / "squad", ["validation"], False)["validation"]
+    chosen = [number for number, name in enumerate(dev["id"]) if number % 4 == 0 or name in WITHOUT_A_SPAN]
+    dev = dev.select(chosen)
     rows, numbers = [], []
     for number, row in enumerate(dev.to_list()):
         for text, start in dict.fromkeys(zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True)):
@@ -407,7 +410,7 @@ def references(dev: Dataset, numbers: Iterable[int], unanswerable: int = 0) -> d
 def test_an_oracle_has_every_question_right_whose_answer_whole_tokens_of_one_window_can_give(squad, possible):
     dev, examples, windows, numbers = squad
     rows, impossible = possible
-    assert len(rows) + len(impossible) == len(dev) == 10570
+    assert len(rows) + len(impossible) == len(dev) == 2645
     found = find_answers(examples, windows, oracle(windows), 1).predictions
     given = {number: found[str(row)] for number, row in rows.items()}
     given |= {number: found[str(numbers.index(number))] for number in impossible}
@@ -418,7 +421,7 @@ def test_an_oracle_has_every_question_right_whose_answer_whole_tokens_of_one_win
     assert scores(rows) == {"exact_match": 100, "f1": 100}
     assert scores(impossible)["exact_match"] == 0
     kinds = Counter(impossible.values())
-    assert kinds == {"too long": 1, "cut inside a token": 1}, f"no span answers {len(impossible)} of 10,570: {kinds}"
+    assert kinds == {"too long": 1, "cut inside a token": 1}, f"no span answers {len(impossible)} of 2,645: {kinds}"
 
 
 @pytest.mark.slow
@@ -433,6 +436,6 @@ def test_an_oracle_of_squad_2_has_every_question_right_with_and_without_an_answe
     )
     marks = mark(predictions, references(dev, ids, 3), odds)
     scores = squad2_scores(marks) | best_thresholds(marks)
-    assert scores["NoAns_total"] == 3524 and scores["HasAns_total"] > 7000
+    assert scores["NoAns_total"] == 882 and scores["HasAns_total"] > 1700
     names = ("exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1", "best_exact", "best_f1")
     assert {name: scores[name] for name in names} == dict.fromkeys(names, 100)
