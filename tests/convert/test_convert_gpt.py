@@ -1,5 +1,6 @@
 """OpenAI's release of GPT, written in miniature, converts to the model that its code computes."""
 
+import functools
 import itertools
 import json
 import os
@@ -44,10 +45,13 @@ def shapes(width: int = WIDTH, layers: int = LAYERS) -> list[list[int]]:
     return [[POSITIONS, width], [len(ENCODER), width], *layers * [*attention, *norm, *inner, *norm]]
 
 
+@functools.cache
 def vector() -> np.ndarray:
     """Random parameters, large enough for another order or another GELU to show."""
     rng = np.random.default_rng(0)
-    return np.concatenate([rng.normal(0.1, 0.2, shape).ravel() for shape in shapes()]).astype(np.float32)
+    values = np.concatenate([rng.normal(0.1, 0.2, shape).ravel() for shape in shapes()]).astype(np.float32)
+    values.flags.writeable = False  # all tests share them
+    return values
 
 
 def write_pieces(folder: Path, values: np.ndarray, count: int = PIECES) -> None:
@@ -251,7 +255,7 @@ def spoil(value: float) -> Callable[[Path], None]:
     """Puts `value` before the last number, which is the last layer's last bias."""
 
     def apply(folder: Path) -> None:
-        values = vector()
+        values = vector().copy()
         values[-2] = value
         write_pieces(folder, values)
 

@@ -1,8 +1,5 @@
 """Derivatives of every kind are those of ordinary operations, or one error says which there are."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 import torch.nn as nn
@@ -25,7 +22,6 @@ from modeling import (
 from modeling.elmo.modeling_elmo_crf import ConditionalRandomField
 from modeling.shared import modeling_onednn as onednn
 from modeling.shared.modeling_heads import word_loss
-from tests.conftest import ROOT
 
 
 SIZES = {"vocab_size": 41, "n_embd": 15, "n_layer": 2, "n_head": 3, "n_positions": 13, "initializer_range": 0.3}
@@ -174,21 +170,18 @@ def test_vmap_gives_the_gradients_of_each_row_of_a_padded_batch(model_class, tra
             torch.testing.assert_close(found[name][row], expected, **EXACT, msg=name)
 
 
-@pytest.mark.slow
 def test_whether_onednn_works_does_not_depend_on_where_that_is_first_asked():
-    """In a fresh process: the first product of all is one inside vmap, on another device, or in inference mode."""
-    code = """
-import torch
-from modeling.shared import modeling_onednn as onednn
-
-weight = torch.randn(6, 5)
-torch.func.vmap(lambda row: onednn.linear(row, weight))(torch.randn(3, 7, 5))
-with torch.device("meta"), torch.inference_mode():
-    torch.set_default_dtype(torch.float64)
-    assert onednn.is_faster(torch.randn(7, 5, device="cpu", dtype=torch.float32), weight)
-assert onednn.is_faster(torch.randn(7, 5, dtype=torch.float32), weight)
-"""
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    """The first product of all is one inside vmap, on another device, or in inference mode."""
+    weight, rows = torch.randn(6, 5), torch.randn(3, 7, 5)
+    onednn._works.cache_clear()
+    vmap(lambda each: onednn.linear(each, weight))(rows)
+    try:
+        with torch.device("meta"), torch.inference_mode():
+            torch.set_default_dtype(torch.float64)
+            assert onednn.is_faster(rows, weight)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert onednn.is_faster(rows, weight)
 
 
 @pytest.mark.parametrize("second", [False, True], ids=["first derivatives", "second derivatives"])

@@ -275,27 +275,3 @@ def test_an_empty_batch_has_losses_and_logits_of_its_shape(shape):
     losses = crf.negative_log_likelihood(emissions, nothing, nothing.bool())
     assert losses.shape == shape[:1] and not losses.any()
     assert crf.max_marginals(emissions, nothing.bool()).shape == (*shape, 5)
-
-
-@pytest.mark.slow
-def test_traced_graphs_compute_the_same():
-    crf, emissions, labels = make_crf(IOB2), torch.randn(*MASK.shape, 5), torch.randint(5, MASK.shape)
-    loss = crf.negative_log_likelihood(emissions, labels, MASK).sum()
-    compiled = torch.compile(crf.negative_log_likelihood, fullgraph=True, backend="aot_eager")
-    traced = compiled(emissions, labels, MASK).sum()
-    torch.testing.assert_close(traced, loss)
-    for one, other in zip(
-        torch.autograd.grad(traced, crf.parameters()), torch.autograd.grad(loss, crf.parameters()), strict=True
-    ):
-        torch.testing.assert_close(one, other)
-
-    class Decoder(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.crf = crf
-
-        def forward(self, emissions, mask):
-            return self.crf.max_marginals(emissions, mask)
-
-    exported = torch.export.export(Decoder(), (emissions, MASK)).module()
-    torch.testing.assert_close(exported(emissions, MASK), crf.max_marginals(emissions, MASK))

@@ -378,12 +378,12 @@ def test_the_characters_are_a_fixed_code(head):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("head", HEADS[:2])
+@pytest.mark.parametrize(("head", "layers"), [("Model", 2), ("ModelForPreTraining", 1)])
 @torch.no_grad()
-def test_a_compiled_model_computes_the_same(head):
+def test_a_compiled_model_computes_the_same(head, layers):
     """In one graph, or, for pre-training, in several: it computes only the words that are there."""
     torch._dynamo.reset()
-    model, inputs = build(head), batch(head)
+    model, inputs = build(head, num_hidden_layers=layers), {name: each[1:3, :3] for name, each in batch(head).items()}
     assert_same(
         torch.compile(model, backend="eager", fullgraph=head == "Model")(**inputs),
         model(**inputs),
@@ -393,11 +393,11 @@ def test_a_compiled_model_computes_the_same(head):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("head", ["ModelForSequenceClassification", "ModelForTokenClassification"])
 @torch.no_grad()
-def test_an_exported_program_takes_batches_of_any_size_and_of_its_length(head):
-    """The biLM is exported in the classifier; the tagger without it, in half the time."""
-    model, inputs = build(head, use_elmo=head == "ModelForSequenceClassification"), batch(head)
+def test_an_exported_program_takes_batches_of_any_size_and_of_its_length():
+    """One layer of each kind; the tagger of test_elmo_tagger.py is exported with two."""
+    head = "ModelForSequenceClassification"
+    model, inputs = build(head, num_hidden_layers=1, rnn_layers=1), batch(head)
     rows = {0: torch.export.Dim("rows", min=2, max=64)}
     program = torch.export.export(model, (), inputs, dynamic_shapes=dict.fromkeys(inputs, rows)).module()
     for chosen in (slice(1, None), [0, 3, 2, 1, 2]):
@@ -408,9 +408,7 @@ def test_an_exported_program_takes_batches_of_any_size_and_of_its_length(head):
 @pytest.mark.parametrize("head", HEADS[1:])
 def test_gradients_under_autocast_are_mostly_within_five_percent(head):
     errors = []
-    for seed in range(
-        5
-    ):  # rounding may change which of two values is the maximum, and then the gradient goes elsewhere
+    for seed in range(3):  # rounding may change which of two values is the maximum, and then gradients go elsewhere
         torch.manual_seed(seed)
         model, inputs = build(head, freeze_bilm=False, use_crf=False, **PLAIN).train(), batch(head, labels=True)
         gradients = []
@@ -470,10 +468,10 @@ def loss_and_gradients(model: PreTrainedModel, inputs: dict[str, torch.Tensor]) 
 @pytest.mark.slow
 def test_calls_from_several_threads_at_once_do_not_disturb_each_other(threads):
     model = build("ModelForTokenClassification", freeze_bilm=False, **PLAIN).train()
-    inputs = [batch("ModelForTokenClassification", labels=True) for _ in range(6)]
+    inputs = [batch("ModelForTokenClassification", labels=True) for _ in range(4)]
     expected = [loss_and_gradients(model, given) for given in inputs]
     with ThreadPoolExecutor(3) as pool:
-        for _ in range(3):
+        for _ in range(2):
             at_once = list(pool.map(lambda given: loss_and_gradients(model, given), inputs))
             torch.testing.assert_close(at_once, expected, atol=1e-6, rtol=1e-5)
 

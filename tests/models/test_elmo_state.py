@@ -91,7 +91,7 @@ def test_warming_brings_vectors_close_to_the_released_behaviour(data, tmp_path):
     files = data / "elmo_tiny"
     convert(str(files / "options.json"), str(files / "lm_weights.hdf5"), str(tmp_path / "elmo"))
     texts = json.loads((files / "lm_embeddings_sentences.json").read_text())
-    sentences = [text.split() for file in texts for text in file]
+    sentences = [text.split() for file in texts for text in file[:5]]
     vectors = {}
     for state in ("zero", "warm", "carry"):
         model = ElmoModel.from_pretrained(tmp_path / "elmo", state=state)

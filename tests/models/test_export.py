@@ -32,6 +32,7 @@ def traced(cases) -> tuple[Tensors, list[Tensors]]:
     [("ForSequenceClassification", {"num_hidden_layers": 2})],
     [("ForSequenceClassification", {"n_layer": 2, "both_orders": True})],
 )
+@torch.no_grad()
 def test_an_exported_model_gives_our_logits_for_batches_of_any_size_and_padding_in_torch_and_onnx_runtime(
     cases, head, changes, tmp_path
 ):

@@ -26,7 +26,7 @@ from tests.support.gpt_sample import merges, vocabulary
 WORDS, POSITIONS = 53, 24
 SIZES = {"vocab_size": WORDS, "n_positions": POSITIONS, "n_embd": 12, "n_layer": 3, "n_head": 3}
 COLUMNS = 10
-SEEDS = pytest.mark.parametrize("seed", range(3))
+SEEDS = pytest.mark.parametrize("seed", range(2))
 CACHES = pytest.mark.parametrize("cache", ["dynamic", "static"])
 CHUNKS = pytest.mark.parametrize("chunks", [[1] * COLUMNS, [4, 1, 3, 2], [6, 1, 1, 1, 1]], ids=str)
 
@@ -116,7 +116,7 @@ def test_each_prompt_has_a_text_of_its_own_of_different_words(seed):
 @pytest.mark.parametrize("way", WAYS)
 def test_generates_the_tokens_that_transformers_generates(way, seed):
     ours, stock = build(seed)
-    ids = prompts(rows=1 + seed, columns=6 - seed)
+    ids = prompts(rows=1 + 2 * seed, columns=6 - 2 * seed)
     assert torch.equal(generate(ours, ids, seed=seed, **WAYS[way]), generate(stock, ids, seed=seed, **WAYS[way]))
 
 
@@ -315,7 +315,7 @@ def test_padding_takes_no_position():
 
 @pytest.mark.slow
 def test_a_compiled_step_on_a_static_cache_generates_the_same():
-    ours, stock = build()
+    ours, stock = build(n_layer=2)
     ids = prompts(2, 4)
     graphs = []
     compiled = CompileConfig(True, mode=None, backend=lambda graph, _: graphs.append(graph) or graph.forward)

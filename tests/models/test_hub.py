@@ -7,10 +7,8 @@ one costs seconds) and reports what it saw; the tests below look at the reports 
 
 import inspect
 import json
-import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -223,13 +221,9 @@ def pull(packages: list[str], mark: str, folder: str) -> dict:
 
 
 def run_owner(hub: HubServer, home: Path, code: str) -> subprocess.CompletedProcess:
-    """Runs a process that has `hub` for its Hub, an empty cache in `home`, and none of this process's Hub settings."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
-    env = {name: value for name, value in env.items() if not name.lower().endswith("_proxy")}
-    env |= {"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.token, "HF_HOME": str(home), "OMP_NUM_THREADS": "1"}
-    env |= dict.fromkeys(("HF_HUB_DISABLE_XET", "HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_PROGRESS_BARS"), "1")
-    command = [sys.executable, "-c", code]
-    process = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=200)
+    """Runs a process that has `hub` for its Hub, an empty cache in `home`, and, unlike a stranger, this package."""
+    admit = ["import sys", *(f"del sys.modules[{package!r}]" for package in PACKAGES)]
+    process = run_stranger("\n".join([*admit, f"sys.path.insert(0, {str(ROOT)!r})", code]), home=home, hub=hub)
     assert process.returncode == 0, process.stderr
     return process
 

@@ -370,7 +370,7 @@ def test_one_compiled_graph_serves_every_mask(cases):
 @pytest.mark.slow
 @EACH_FAMILY
 def test_a_compiled_model_keeps_packed_rows_apart(cases):
-    ours, inputs = cases.zoo("Model", **TWO_LAYERS[cases]), flattened(cases.batch(UNEVEN))
+    ours, inputs = cases.zoo("Model", **dict.fromkeys(TWO_LAYERS[cases], 1)), flattened(cases.batch(UNEVEN))
     inputs = {name: inputs[name] for name in ("input_ids", "position_ids", "token_type_ids") if name in inputs}
     torch._dynamo.reset()
     with torch.no_grad():

@@ -8,7 +8,7 @@ from transformers import BertConfig, PreTrainedModel
 
 import modeling
 from modeling import ZooBertConfig
-from tests.support.model_cases import CHOICES, LABELS, Case, Tensors, load_ours, random_mask, ready
+from tests.support.model_cases import CHOICES, LABELS, Case, Tensors, built_once, load_ours, random_mask, ready
 
 
 STOCK, STOCK_CONFIG, OURS, CONFIG = "Bert", BertConfig, "ZooBert", ZooBertConfig  # how names of classes begin
@@ -64,6 +64,7 @@ def zoo(head: str, attention: str = "sdpa", **changes) -> PreTrainedModel:
     )
 
 
+@built_once
 def pair(head: str, folder: Path, attention: str = "sdpa", **changes) -> tuple[PreTrainedModel, PreTrainedModel]:
     """transformers' model with random weights, and ours loaded from what it saves."""
     stock = getattr(transformers, f"Bert{head}")(stock_config(head, **changes))

@@ -56,23 +56,23 @@ class Reference:
         self.w = {name: value.detach().double().clone() for name, value in model.state_dict().items()}
         for value in self.w.values():
             value.requires_grad_()
+        self.words = {}  # the vectors of those met so far
 
     def word(self, word: str | bytes) -> torch.Tensor:
         """The word layer's vector (P,)."""
         characters = [self.w["token_encoder.char_embeddings.weight"][i] for i in self.ids(word)]
         pooled = []
-        for number, (width, count) in enumerate(self.config.filters):
+        for number, (width, _) in enumerate(self.config.filters):
             weight = self.w[f"token_encoder.convolutions.{number}.weight"]  # (n, e, w)
             bias = self.w[f"token_encoder.convolutions.{number}.bias"]
-            for n in range(count):
-                windows = []
-                for start in range(len(characters) - width + 1):
-                    total = bias[n]
-                    for offset in range(width):
-                        total = total + weight[n, :, offset] @ characters[start + offset]
-                    windows.append(total)
-                pooled.append(torch.stack(windows).max())
-        x = torch.stack(pooled)
+            windows = []
+            for start in range(len(characters) - width + 1):
+                total = bias
+                for offset in range(width):
+                    total = total + weight[:, :, offset] @ characters[start + offset]
+                windows.append(total)
+            pooled.append(torch.stack(windows).amax(0))
+        x = torch.cat(pooled)
         x = x.tanh() if self.config.char_activation == "tanh" else x.clamp(min=0)
         for k in range(self.config.num_highway_layers):
             part = lambda name, k=k: self.linear(f"token_encoder.highways.{k}.{name}", x)  # noqa: E731, B023
@@ -89,7 +89,8 @@ class Reference:
 
     def direction(self, words: list, side: str, states: list | None) -> tuple[list, list]:
         """The states of each layer for these words in this order, the word layer first; and where they end."""
-        layers, ends = [[self.word(word) for word in words]], []
+        self.words |= {word: self.word(word) for word in dict.fromkeys(words) if word not in self.words}
+        layers, ends = [[self.words[word] for word in words]], []
         size = self.config.cell_size
         for number in range(self.config.num_hidden_layers):
             name = f"layers.{number}.{side}_lstm"

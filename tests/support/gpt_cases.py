@@ -8,7 +8,7 @@ from transformers import OpenAIGPTConfig, PreTrainedModel
 
 import modeling
 from modeling import ZooGPTConfig
-from tests.support.model_cases import CHOICES, LABELS, Case, Tensors, load_ours, random_mask, ready
+from tests.support.model_cases import CHOICES, LABELS, Case, Tensors, built_once, load_ours, random_mask, ready
 
 
 STOCK, STOCK_CONFIG, OURS, CONFIG = "OpenAIGPT", OpenAIGPTConfig, "ZooGPT", ZooGPTConfig  # how names of classes begin
@@ -45,6 +45,7 @@ def zoo(head: str, attention: str = "sdpa", **changes) -> PreTrainedModel:
     return ready(getattr(modeling, f"ZooGPT{head}")(config), attention)
 
 
+@built_once
 def pair(head: str, folder: Path, attention: str = "sdpa", **changes) -> tuple[PreTrainedModel, PreTrainedModel]:
     """transformers' model with random weights, and ours loaded from what it saves."""
     stock = getattr(transformers, f"OpenAIGPT{head}")(OpenAIGPTConfig(**(SIZES | {"num_labels": LABELS} | changes)))

@@ -1,5 +1,7 @@
 """What the tests of BERT and GPT share: tiny models and batches, and the comparison with transformers' model."""
 
+import copy
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +49,34 @@ def load_ours(
     draw_weights(stock)
     stock.save_pretrained(folder)
     return stock.eval(), kind.from_pretrained(folder, attn_implementation=attention).eval()
+
+
+def built_once(pair: Callable) -> Callable:
+    """`pair`, which makes a pair once: of one made from the same arguments and random numbers it hands out copies.
+
+    They are what it would make again, in the folder too, and leave the random numbers where that would leave them.
+    """
+
+    @functools.lru_cache(maxsize=64)
+    def build(words: str, random: bytes) -> dict:
+        return {}
+
+    @functools.wraps(pair)
+    def copied(head: str, folder: Path, attention: str = "sdpa", **changes) -> tuple[PreTrainedModel, PreTrainedModel]:
+        built = build(repr((head, attention, sorted(changes.items()))), torch.get_rng_state().numpy().tobytes())
+        if not built:
+            models = pair(head, folder, attention, **changes)
+            files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+            built |= {"models": models, "files": files, "random": torch.get_rng_state()}
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in built["files"].items():
+            (folder / name).write_bytes(content)
+        torch.set_rng_state(built["random"])
+        stock, ours = copy.deepcopy(built["models"])
+        ours.config.name_or_path = str(folder)
+        return stock, ours
+
+    return copied
 
 
 def random_mask(lengths: list[int] | None, holes: bool) -> torch.Tensor:
