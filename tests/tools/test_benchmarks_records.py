@@ -13,7 +13,7 @@ RECORDS = sorted(ROOT.glob("benchmarks/records/*.json"))
 @pytest.mark.usefixtures("_little_work")
 def test_a_file_of_json_is_shown_as_the_table_that_was_printed(tmp_path, capsys):
     file = tmp_path / "results.json"
-    words = ["small-pairs", "finetuning", "--size", "tiny", "--settings", "fp32", "--pairs", "1"]
+    words = ["small-pairs", "serving-1", "--size", "tiny", "--settings", "fp32", "--pairs", "1"]
     words += ["--threads", "1", "2"]
     main([*words, "--json", str(file)])
     printed = capsys.readouterr().out.split()

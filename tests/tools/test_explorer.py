@@ -1,6 +1,7 @@
 """What the page says of a sentence is what plain loops, run_blimp.py and the pipelines say of it."""
 
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -39,13 +40,20 @@ def _zoo():
     modeling.register()
 
 
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> Path:
+    """A folder for the models, none of which any test changes."""
+    return tmp_path_factory.mktemp("models")
+
+
+@cache
 def model_of(family: str, folder: Path) -> LanguageModel:
     return load_language_model(family, str(WRITERS[family](folder)))
 
 
-def test_the_words_of_a_sentence_add_up_to_its_score_in_run_blimp_and_so_the_same_one_of_two_is_preferred(tmp_path):
+def test_the_words_of_a_sentence_add_up_to_its_score_in_run_blimp_and_so_the_same_one_of_two_is_preferred(models):
     for family in WRITERS:
-        scorer = (model := model_of(family, tmp_path)).scorer
+        scorer = (model := model_of(family, models)).scorer
         for pair in PAIRS:
             with torch.no_grad():
                 outputs = scorer(**scorer.collate(scorer.encode(list(pair[:2]))))
@@ -56,8 +64,8 @@ def test_the_words_of_a_sentence_add_up_to_its_score_in_run_blimp_and_so_the_sam
 
 
 @torch.no_grad()
-def test_a_masked_models_word_is_masked_as_a_whole_and_uncovered_piece_by_piece(tmp_path):
-    model, tokenizer = model_of("BERT", tmp_path).scorer.model, BertTokenizer.from_pretrained(tmp_path / "bert")
+def test_a_masked_models_word_is_masked_as_a_whole_and_uncovered_piece_by_piece(models):
+    model, tokenizer = model_of("BERT", models).scorer.model, BertTokenizer.from_pretrained(models / "bert")
     ids = tokenizer(SENTENCE)["input_ids"]
     pieces = tokenizer.convert_ids_to_tokens(ids)
     begin = pieces.index("du")
@@ -65,15 +73,15 @@ def test_a_masked_models_word_is_masked_as_a_whole_and_uncovered_piece_by_piece(
     for shown in range(3):  # du ##l ##l
         copy = [*ids[: begin + shown], *[tokenizer.mask_token_id] * (3 - shown), *ids[begin + 3 :]]
         expected -= log_p(model(torch.tensor([copy])).logits[0, begin + shown], ids[begin + shown]) / np.log(2)
-    word = score_sentence(model_of("BERT", tmp_path), SENTENCE).words[5]
+    word = score_sentence(model_of("BERT", models), SENTENCE).words[5]
     assert (word.word, word.pieces) == ("dull", ["du", "##l", "##l"])
     assert word.bits == pytest.approx([expected], abs=1e-4)
     assert word.probability == pytest.approx(2**-expected)
 
 
 @torch.no_grad()
-def test_a_causal_models_word_has_all_of_its_pieces_but_nothing_predicts_the_first(tmp_path):
-    scorer = (model := model_of("GPT", tmp_path)).scorer
+def test_a_causal_models_word_has_all_of_its_pieces_but_nothing_predicts_the_first(models):
+    scorer = (model := model_of("GPT", models)).scorer
     ids = scorer.tokenizer("plot is bad")["input_ids"]
     logits = scorer.model(torch.tensor([ids])).logits[0]
     bits = [-log_p(logits[place - 1], ids[place]) / np.log(2) for place in range(1, len(ids))]
@@ -84,8 +92,8 @@ def test_a_causal_models_word_has_all_of_its_pieces_but_nothing_predicts_the_fir
     assert first.pieces == ["film"] and first.bits == [] and first.probability is None and not first.is_partial
 
 
-def test_a_bilms_word_is_predicted_in_both_directions_and_so_are_the_ends(tmp_path):
-    scorer = (model := model_of("ELMo", tmp_path)).scorer
+def test_a_bilms_word_is_predicted_in_both_directions_and_so_are_the_ends(models):
+    scorer = (model := model_of("ELMo", models)).scorer
     scored = score_sentence(model, SENTENCE)
     both = np.array([word.bits for word in scored.words])
     with torch.no_grad():
@@ -101,8 +109,8 @@ def test_a_bilms_word_is_predicted_in_both_directions_and_so_are_the_ends(tmp_pa
 
 
 @pytest.mark.parametrize("family", WRITERS)
-def test_neighbours_are_the_words_with_the_highest_cosines_in_each_layer(family, tmp_path):
-    model = model_of(family, tmp_path)
+def test_neighbours_are_the_words_with_the_highest_cosines_in_each_layer(family, models, tmp_path):
+    model = model_of(family, models)
     (path := tmp_path / "index.txt").write_text(TEXT, encoding="utf-8")
     index, words = read_index(str(path)), SENTENCE.split()
     encoder = load_encoder(model.name)  # another way to the same vectors
@@ -119,8 +127,8 @@ def test_neighbours_are_the_words_with_the_highest_cosines_in_each_layer(family,
             assert neighbours[0].word.lower() == flat[chosen[cosines.argmax()]].lower()
 
 
-def test_occurrences_that_are_equally_near_are_one_neighbour_and_the_sentence_is_not_its_own(tmp_path):
-    model = model_of("ELMo", tmp_path)
+def test_occurrences_that_are_equally_near_are_one_neighbour_and_the_sentence_is_not_its_own(models, tmp_path):
+    model = model_of("ELMo", models)
     (path := tmp_path / "index.txt").write_text(TEXT, encoding="utf-8")
     words = ["Not", "a", "very", "bad", "film", "."]
     characters = find_neighbours(model, read_index(str(path)), words, 4, same_word=True)["characters"]
@@ -128,8 +136,8 @@ def test_occurrences_that_are_equally_near_are_one_neighbour_and_the_sentence_is
     assert characters[0].left == "The" and characters[0].right == "is a good film ."
 
 
-def test_the_labelled_index_says_the_senses_of_neighbours_and_how_often_a_layer_tells_them(tmp_path):
-    model, index = model_of("BERT", tmp_path), read_index(None)
+def test_the_labelled_index_says_the_senses_of_neighbours_and_how_often_a_layer_tells_them(models):
+    model, index = model_of("BERT", models), read_index(None)
     occurrences = [each for each in read_labelled(LABELLED) if each.word == "bank"]
     expected = {
         layer: accuracies(vectors, occurrences)["bank"]
@@ -219,10 +227,10 @@ def test_a_sentence_that_is_too_long_for_the_tagger_is_read_in_parts(tmp_path):
 # Attention
 
 
-def test_attention_is_that_of_transformers_model(tmp_path):
-    model = model_of("BERT", tmp_path)
+def test_attention_is_that_of_transformers_model(models):
+    model = model_of("BERT", models)
     modeling.unregister()
-    stock = BertModel.from_pretrained(tmp_path / "bert", attn_implementation="eager")
+    stock = BertModel.from_pretrained(models / "bert", attn_implementation="eager")
     modeling.register()
     inputs = model.scorer.tokenizer(SENTENCE, return_tensors="pt")
     with torch.no_grad():
@@ -239,16 +247,16 @@ def test_attention_is_that_of_transformers_model(tmp_path):
     assert inner.share == pytest.approx(1 - inner.weights.sum(1).mean(), abs=1e-6) and inner.share > 0
 
 
-def test_a_causal_model_attends_to_nothing_behind_a_token(tmp_path):
-    weights = attend(model_of("GPT", tmp_path), SENTENCE, 2, 1).weights
+def test_a_causal_model_attends_to_nothing_behind_a_token(models):
+    weights = attend(model_of("GPT", models), SENTENCE, 2, 1).weights
     assert np.triu(weights, 1).max() == 0 and weights.sum(1) == pytest.approx(1)
 
 
 # Mistakes
 
 
-def test_mistakes_are_one_sentence_each(tmp_path):
-    bert, gpt = model_of("BERT", tmp_path), str(write_gpt(tmp_path))
+def test_mistakes_are_one_sentence_each(models, tmp_path):
+    bert, gpt = model_of("BERT", models), str(write_gpt(tmp_path))
     (_, word, _) = score_sentence(bert, f"film {INVISIBLE} is").words
     assert describe_word(word) == "not predicted: the model has no token for it" and word.bits == []
     for mistake, message in [

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import signal
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,12 @@ def text(tmp_path) -> Path:
 def small_parts(monkeypatch) -> None:
     """Files of two lines."""
     monkeypatch.setattr(extraction, "LINES", 2)
+
+
+@pytest.fixture
+def _read_once(monkeypatch) -> None:
+    """Where only what is computed counts, each model is loaded once, which takes longer than all of its vectors."""
+    monkeypatch.setattr(extraction, "load_encoder", cache(extraction.load_encoder))
 
 
 def extract(model: Path, text: Path, *flags: str, to: str = "out") -> dict:
@@ -107,6 +114,7 @@ def test_tokens_are_those_of_the_tokenizer_with_special_ones(write, stock, text,
     assert tensors(text)["2"].shape == (2, 0, model.config.hidden_size)
 
 
+@pytest.mark.usefixtures("_read_once")
 def test_a_sentence_has_the_mean_of_its_tokens_or_the_first_or_last_one(text, tmp_path):
     folder = write_bert(tmp_path)
     model, tokenizer = BertModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
@@ -121,6 +129,7 @@ def test_a_sentence_has_the_mean_of_its_tokens_or_the_first_or_last_one(text, tm
     np.testing.assert_array_equal(tensors(text, "default")["vectors"], tensors(text, "mean")["vectors"])
 
 
+@pytest.mark.usefixtures("_read_once")
 def test_elmo_gives_what_embed_gives_for_one_sentence(text, tmp_path):
     folder = write_bilm(tmp_path)
     model = ElmoModel.from_pretrained(folder)
@@ -136,6 +145,7 @@ def test_elmo_gives_what_embed_gives_for_one_sentence(text, tmp_path):
     assert tensors(text, "tokens")["0"].shape[1] > tensors(text, "words")["0"].shape[1]
 
 
+@pytest.mark.usefixtures("_read_once")
 def test_layers_are_stacked_averaged_or_concatenated_in_the_order_that_is_asked_for(text, tmp_path):
     folder = write_bert(tmp_path)
     extract(folder, text, "--layers", "all", to="all")
@@ -149,6 +159,7 @@ def test_layers_are_stacked_averaged_or_concatenated_in_the_order_that_is_asked_
         np.testing.assert_array_equal(tensors(text, "last")[number], three)
 
 
+@pytest.mark.usefixtures("_read_once")
 def test_parquet_has_the_numbers_of_safetensors_and_the_words(text, tmp_path, small_parts):
     folder = write_gpt(tmp_path)
     layers = ["--layers", "0", "-1"]
@@ -272,6 +283,7 @@ def test_a_full_disk_is_one_line_and_what_was_written_stays(text, tmp_path, smal
 # Bad input
 
 
+@pytest.mark.usefixtures("_read_once")
 def test_a_line_that_is_too_long_is_an_error_or_cut_where_that_is_asked_for(text, tmp_path, small_parts):
     folder = write_bert(tmp_path)  # of 19 positions
     text.write_text("the film\n" * 2 + "the film\n" + "bad " * 18 + "\n")
@@ -285,6 +297,7 @@ def test_a_line_that_is_too_long_is_an_error_or_cut_where_that_is_asked_for(text
     assert len(tensors(text, "tokens")["3"]) == 19
 
 
+@pytest.mark.usefixtures("_read_once")
 def test_what_cannot_be_read_is_one_clear_error_before_anything_is_written(text, tmp_path):
     folder = write_bert(tmp_path)
     with pytest.raises(FileNotFoundError, match="cannot read .*absent.txt: No such file"):

@@ -22,10 +22,17 @@ from tests.tools.test_explorer import write_tagger
 SENTENCE = "is the plot not a dull film ?"
 
 
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> dict[str, str]:
+    """family -> the folder of its model; one that was loaded stays."""
+    folder = tmp_path_factory.mktemp("models")
+    writers = {"ELMo": write_bilm, "GPT": write_gpt, "BERT": write_bert}
+    return {family: str(write(folder)) for family, write in writers.items()}
+
+
 @pytest.fixture
-def panels(tmp_path) -> Panels:
-    models = {"ELMo": write_bilm(tmp_path), "GPT": write_gpt(tmp_path), "BERT": write_bert(tmp_path)}
-    return Panels({family: str(folder) for family, folder in models.items()}, None, tmp_path / "uploads")
+def panels(models, tmp_path) -> Panels:
+    return Panels({**models}, None, tmp_path / "uploads")
 
 
 def text_of(html: str) -> str:
@@ -103,7 +110,8 @@ def test_what_users_write_is_text_and_no_html(panels, tmp_path):
 
 def test_a_model_that_cannot_be_loaded_leaves_the_other_columns(panels, tmp_path):
     panels.models["GPT"] = str(tmp_path / "none")
-    for html in (panels.scores(SENTENCE, ""), panels.neighbours(SENTENCE, 7, False, "")):
+    (path := tmp_path / "index.txt").write_text(TEXT, encoding="utf-8")
+    for html in (panels.scores(SENTENCE, ""), panels.neighbours(SENTENCE, 7, False, str(path))):
         assert alerts(html) == [f"{tmp_path / 'none'}: no such folder"]
         assert html.count("<section") == 3 and "ELMo" in html and "BERT" in html
 

@@ -201,10 +201,10 @@ def words_of(file: Path) -> list[list[str]]:
 @pytest.mark.slow
 def test_the_command_repeats_exactly_and_learns_to_translate(data, tmp_path):
     flags = ["--data_dir", str(data), "--pairs", "40", "--lm_steps", "10"]
-    for name in ("a", "b"):
-        results = pretrained_seq2seq.main([*flags, "--max_steps", "80", "--output_dir", str(tmp_path / name)])
+    for name, steps in {"b": "8", "c": "8", "a": "80"}.items():
+        results = pretrained_seq2seq.main([*flags, "--max_steps", steps, "--output_dir", str(tmp_path / name)])
     for name in ("metrics.json", "none.de"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+        assert (tmp_path / "b" / name).read_bytes() == (tmp_path / "c" / name).read_bytes()
     assert json.loads((tmp_path / "a/metrics.json").read_text(encoding="utf-8")) == results
     assert results["pairs"] == 40 and results["none_loss"] < 1 and results["none_bleu"] > 20
     found = plain_bleu(words_of(tmp_path / "a/none.de"), words_of(data / "test_2016_flickr.de"))

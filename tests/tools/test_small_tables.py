@@ -2,8 +2,12 @@
 
 import importlib
 import json
+import os
+import sys
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace as changed
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
@@ -14,6 +18,7 @@ from elmo_gpt_bert.reproduction.runner import Folders, Step, plan
 from elmo_gpt_bert.reproduction.tables import MODELS, TABLES
 from tests.conftest import ROOT
 from tests.project.test_guides import parser_of
+from tests.support.processes import fork, run_script, wait
 from tests.support.reproduction_sample import write_data, write_models
 
 
@@ -145,19 +150,49 @@ def with_needs(planned: dict[str, Step], name: str) -> list[Step]:
 
 
 def shortened(step: Step) -> Step:
-    """A few updates of a run; of pre-training, with a model of a size for tests instead of the recipe's."""
+    """A few updates of a run; of a model that begins at random, with a size for tests instead of the recipe's."""
     flags, overrides = dict(step.row.flags), step.row.overrides
     if step.row.script != "run_blimp":
-        flags["max_steps"] = 2
+        flags |= {"max_steps": 2, "per_device_train_batch_size": 2}
     if step.row.script == "run_pretraining":
-        flags |= {"per_device_train_batch_size": 2, "preprocessing_num_workers": 1, "max_eval_samples": 3}
+        flags |= {"preprocessing_num_workers": 1, "max_eval_samples": 3}
         flags |= {"max_seq_length": 24, "report_to": "none"}
+    if step.row.script == "run_pretraining" or "hidden_size" in overrides:
         overrides = ",".join(filter(None, [overrides, "hidden_size=24,intermediate_size=37"]))
     return changed(step, row=changed(step.row, flags=flags, overrides=overrides))
 
 
+class Forked:
+    """As much of Popen as the runner needs: runs `python SCRIPT WORDS` in a fork, which has torch already."""
+
+    def __init__(self, command: list[str], stdin: int, stdout: TextIO, stderr: int, env: dict[str, str]) -> None:
+        interpreter, script, *words = command
+        assert interpreter == sys.executable
+
+        def work() -> None:
+            os.environ.clear()
+            os.environ.update(env)
+            with redirect_stdout(stdout), redirect_stderr(stdout):
+                run_script(Path(script), *words)
+            stdout.flush()
+
+        (self.process,) = fork(work)
+
+    def poll(self) -> int | None:
+        return self.process.exitcode
+
+    returncode = property(poll)
+
+    def terminate(self) -> None:
+        self.process.terminate()
+
+    def wait(self) -> None:
+        wait([self.process])
+
+
 @pytest.mark.slow
 def test_a_command_runs_as_a_user_would_type_it(folders, repository_root, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(runner.subprocess, "Popen", Forked)
     row = next(row for row in TABLES["layers"]["small"].rows if row.name == "cola/bert_0_layers")
     monkeypatch.setitem(TABLES, "one", {"small": changed(TABLES["layers"]["small"], name="one", rows=(row,))})
     words = ["one", "--seeds", "1", "--data_root", str(folders.data), "--output_dir", str(tmp_path)]

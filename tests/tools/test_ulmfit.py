@@ -116,8 +116,8 @@ def test_the_language_model_learns_the_sentences_of_the_task_and_the_general_one
             return model.eval()(**inputs, labels=labels).direction_losses
 
     before, backward = loss_of(lm), lm.elmo.layers[0].backward_lstm.recurrent.weight.clone()
-    with patch.object(ulmfit, "LM_RATE", 0.03):
-        adapted = adapt(lm, tokenizer, SENTENCES * 6, 20)
+    with patch.object(ulmfit, "LM_RATE", 0.06):
+        adapted = adapt(lm, tokenizer, SENTENCES * 4, 16)
     assert loss_of(adapted)[0] < before[0] - 0.2 and loss_of(lm).equal(before)
     assert adapted.elmo.layers[0].backward_lstm.recurrent.weight.equal(backward)
 
@@ -148,8 +148,8 @@ def test_the_classifier_learns_and_its_language_model_is_a_copy(lm, tokenizer):
     train, dev = labelled(64, 0), labelled(40, 1)
     for others in (dev, [(words, 1 - label) for words, label in dev]):
         torch.manual_seed(0)
-        with patch.object(ulmfit, "RATE", 0.02):
-            accuracies.append(classify(lm, tokenizer, train, others, 16, "none"))
+        with patch.object(ulmfit, "RATE", 0.04):
+            accuracies.append(classify(lm, tokenizer, train, others, 8, "none"))
     assert accuracies[0] > 0.9 and accuracies[1] == pytest.approx(1 - accuracies[0])
     assert lm.elmo.layers[1].forward_lstm.recurrent.weight.equal(before)
 
