@@ -4,6 +4,7 @@ import copy
 import pickle
 from pathlib import Path
 
+import numpy as np
 import peft
 import pytest
 import torch
@@ -127,7 +128,7 @@ def assert_alike(left, right):
         assert len(left) == len(right) > 0
         for one, other in zip(left, right, strict=True):
             assert_alike(one, other)
-    elif isinstance(left, float):
+    elif isinstance(left, float | np.floating):
         assert left == pytest.approx(right, abs=1e-5)
     else:
         assert left == right

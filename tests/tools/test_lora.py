@@ -62,7 +62,7 @@ def adapter(trained, tmp_path, base) -> Path:
 
 def flags(tmp_path: Path, base: str, file: str) -> list[str]:
     words = ["--model_name_or_path", base, "--train_file", file, "--validation_file", file, "--do_train", "--do_eval"]
-    words += ["--output_dir", str(tmp_path / "adapter"), "--learning_rate", "0.02", "--max_steps", "40"]
+    words += ["--output_dir", str(tmp_path / "adapter"), "--learning_rate", "0.01", "--max_steps", "60"]
     return [*words, "--max_seq_length", "32", "--per_device_train_batch_size", "4"]
 
 
@@ -93,8 +93,7 @@ def test_an_adapter_learns_classes_and_its_base_stays(tmp_path, base):
 
 def test_an_adapter_learns_the_tags_of_words(tmp_path, base):
     rows = [(["the", "film", "is"], ["O", "B-WORK", "O"]), (["the", "cast", "is"], ["O", "B-PER", "O"])] * 4
-    words = flags(tmp_path, base, write_json(tmp_path / "a.json", rows))
-    results = lora.main(["run_ner", *words, "--learning_rate", "0.03", "--max_steps", "24"])
+    results = lora.main(["run_ner", *flags(tmp_path, base, write_json(tmp_path / "a.json", rows))])
     model, _ = load(tmp_path / "adapter", AutoModelForTokenClassification)
     assert results["eval_loss"] < 1.6 and set(model.config.id2label.values()) >= {"O", "B-WORK", "B-PER"}
 
