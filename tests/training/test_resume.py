@@ -79,8 +79,11 @@ def killed_until_done(argv: list[str], processes: int, kills: int, seconds: floa
 @pytest.mark.parametrize(
     "extra",
     [
-        ["--gradient_accumulation_steps", "3", "--group_by_length", "true", "--num_train_epochs", "8"],
-        ["--eval_steps", "4", "--load_best_model_at_end", "--optim", "bert_adam", "--save_total_limit", "1"],
+        ["--gradient_accumulation_steps", "3", "--group_by_length", "true", "--num_train_epochs", "12"],
+        [
+            *("--eval_steps", "4", "--load_best_model_at_end", "--optim", "bert_adam", "--save_total_limit", "1"),
+            *("--num_train_epochs", "6"),
+        ],
     ],
     ids=["accumulating", "evaluating"],
 )
@@ -89,14 +92,14 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bits(flags, tmp_path,
     started = time.perf_counter()
     run_glue.main([*flags, *extra, "--output_dir", str(whole)])
     seconds = time.perf_counter() - started
-    killed_until_done([*flags, *extra, "--output_dir", str(killed)], processes=1, kills=3, seconds=seconds)
+    killed_until_done([*flags, *extra, "--output_dir", str(killed)], processes=1, kills=4, seconds=seconds)
     assert outcome(killed) == outcome(whole)
 
 
 @pytest.mark.slow
 def test_two_processes_killed_at_random_moments_end_with_the_same_bits(flags, tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    flags += ["--gradient_accumulation_steps", "2", "--num_train_epochs", "4"]
+    flags += ["--gradient_accumulation_steps", "2", "--num_train_epochs", "6"]
     started = time.perf_counter()
     assert wait(fork(lambda: run_glue.main([*flags, "--output_dir", str(whole)]), 2)) == [0, 0]
     seconds = time.perf_counter() - started

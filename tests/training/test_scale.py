@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from datetime import timedelta
@@ -22,6 +23,7 @@ from modeling.bert import modeling_bert
 from tests.conftest import ROOT
 from tests.support.glue_sample import write_model, write_task, write_vocabulary
 from tests.support.processes import fork, wait
+from tests.support.tiny_run import fit
 
 
 CONFIGURATIONS = sorted((ROOT / "configs" / "accelerate").glob("*.yaml"))
@@ -181,6 +183,15 @@ def test_everything_at_once_on_two_processes_gives_the_results_of_one(flags, tmp
     assert wait(fork(run, count=2)) == [0, 0]
     run_glue.main(flags("one", *ONE, *more))
     assert_same(tmp_path / "two", tmp_path / "one", score=1e-3, weight=1e-2)
+
+
+@pytest.mark.parametrize(("dropout", "losses"), [(0.3, 4), (0.0, 1)])
+def test_each_update_drops_other_units(run, data_set, tmp_path, capsys, dropout, losses):
+    """Of one example at a learning rate of zero, so that nothing else changes its loss."""
+    model = str(write_model(tmp_path, hidden_dropout_prob=dropout))
+    args = run(model_name_or_path=model, learning_rate=0.0, logging_steps=1, num_train_epochs=4, save_strategy="no")
+    fit(args, data_set.select([0]))
+    assert len({*re.findall(r"update \d/4: train_loss ([\d.]+)", capsys.readouterr().out)}) == losses
 
 
 @pytest.mark.slow
