@@ -110,7 +110,8 @@ $(VENV)/installed: $(REQUIREMENTS)
 	$(INSTALL) .
 	touch $@
 
-# What all goals need but test-xla, by one call of pip: each call takes ten seconds of CPU, however little is missing.
+# What lint, docs, the suite and test-clients need, by one call of pip: each takes ten seconds of CPU, however little is
+# missing.
 install-all:
 	$(NEW_ENVIRONMENT)
 	$(INSTALL) '.[test,docs,clients]'

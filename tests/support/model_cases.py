@@ -58,12 +58,13 @@ def built_once(pair: Callable) -> Callable:
     """
 
     @functools.lru_cache(maxsize=64)
-    def build(words: str, random: bytes) -> dict:
+    def slot(words: str, random: bytes) -> dict:
+        """Of one pair, empty until it is built."""
         return {}
 
     @functools.wraps(pair)
     def copied(head: str, folder: Path, attention: str = "sdpa", **changes) -> tuple[PreTrainedModel, PreTrainedModel]:
-        built = build(repr((head, attention, sorted(changes.items()))), torch.get_rng_state().numpy().tobytes())
+        built = slot(repr((head, attention, sorted(changes.items()))), torch.get_rng_state().numpy().tobytes())
         if not built:
             models = pair(head, folder, attention, **changes)
             files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}

@@ -270,10 +270,11 @@ SIZE = re.compile("(rnn_size|classifier_size|task_char_filters)=[0-9]+")
 def run(use: Use, **changes: object) -> dict:
     """An update of the recipe with other values of some flags; returns metrics.json."""
     changes = {"max_train_samples": 4, "max_steps": 1, **changes}
-    sizes = SIZE.sub(r"\1=7", use.content.get("config_overrides", "")) or (
-        "rnn_size=7" if "--features" in use.flags else ""
-    )
-    changes |= {"config_overrides": sizes} if sizes else {}
+    overrides = SIZE.sub(r"\1=7", use.content.get("config_overrides", ""))
+    if "--features" in use.flags and not overrides:
+        overrides = "rnn_size=7"
+    if overrides:
+        changes["config_overrides"] = overrides
     if "state_cache" in use.content:
         changes["state_cache"] = Path(changes["output_dir"]).with_name("cache")
     flags = (word for name, value in changes.items() for word in (f"--{name}", str(value)))

@@ -77,8 +77,9 @@ def _no_process_and_no_compiler(monkeypatch):
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
 
 
-# Where torch traces what it compiles, the layers of each of our models; the other rows only hand theirs over to it.
-TRACED = {"gpu-base-mlm-128-compiled", "gpu-gpt-512-compiled"}
+# Where torch traces what it compiles: our layers of each family, and transformers' model. The other rows only hand
+# theirs over to it.
+TRACED = {"gpu-base-mlm-128-both-compiled", "gpu-gpt-512-compiled"}
 # When tiny, each of these is another row once more, which has a smaller model or fewer tokens. A graph of ONNX with
 # more than one sentence is tested in test_benchmarks_serving.py.
 AGAIN = {"elmo-full", "elmo-training-small", "serving-32-onnx", "gpu-12m", "gpu-base-mlm-512"}

@@ -2,12 +2,8 @@
 
 import importlib
 import json
-import os
-import sys
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace as changed
 from pathlib import Path
-from typing import TextIO
 
 import pytest
 
@@ -18,7 +14,6 @@ from elmo_gpt_bert.reproduction.runner import Folders, Step, plan
 from elmo_gpt_bert.reproduction.tables import MODELS, TABLES
 from tests.conftest import ROOT
 from tests.project.test_guides import parser_of
-from tests.support.processes import fork, run_script, wait
 from tests.support.reproduction_sample import write_data, write_models
 
 
@@ -162,37 +157,8 @@ def shortened(step: Step) -> Step:
     return changed(step, row=changed(step.row, flags=flags, overrides=overrides))
 
 
-class Forked:
-    """As much of Popen as the runner needs: runs `python SCRIPT WORDS` in a fork, which has torch already."""
-
-    def __init__(self, command: list[str], stdin: int, stdout: TextIO, stderr: int, env: dict[str, str]) -> None:
-        interpreter, script, *words = command
-        assert interpreter == sys.executable
-
-        def work() -> None:
-            os.environ.clear()
-            os.environ.update(env)
-            with redirect_stdout(stdout), redirect_stderr(stdout):
-                run_script(Path(script), *words)
-            stdout.flush()
-
-        (self.process,) = fork(work)
-
-    def poll(self) -> int | None:
-        return self.process.exitcode
-
-    returncode = property(poll)
-
-    def terminate(self) -> None:
-        self.process.terminate()
-
-    def wait(self) -> None:
-        wait([self.process])
-
-
 @pytest.mark.slow
 def test_a_command_runs_as_a_user_would_type_it(folders, repository_root, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(runner.subprocess, "Popen", Forked)
     row = next(row for row in TABLES["layers"]["small"].rows if row.name == "cola/bert_0_layers")
     monkeypatch.setitem(TABLES, "one", {"small": changed(TABLES["layers"]["small"], name="one", rows=(row,))})
     words = ["one", "--seeds", "1", "--data_root", str(folders.data), "--output_dir", str(tmp_path)]

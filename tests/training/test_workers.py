@@ -1,12 +1,11 @@
 """Processes that prepare batches (--dataloader_num_workers): results do not depend on them, and on GPUs they run."""
 
-import atexit
 import json
 import multiprocessing
-import multiprocessing.util
 import os
 import signal
-from functools import partial
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,10 @@ import torch
 from safetensors.torch import load_file
 
 import run_blimp
-import run_glue
 from elmo_gpt_bert.training import batches, loop
-from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.errors import InputError
+from tests.conftest import ROOT
 from tests.support.pairs_sample import write_gpt, write_pairs
-from tests.support.processes import fork, wait
 from tests.support.run_samples import make_run
 from tests.support.tiny_run import fit
 
@@ -85,28 +82,28 @@ def test_a_process_with_too_many_open_files_does_not_blame_a_worker():
         rebuild_storage_fd()
 
 
-def broken_run(argv: list[str]) -> None:
-    """A whole process, from its start to its exit: an error of its run keeps the loader and so its workers."""
+# Of a run: an error in the middle of an update, whose traceback keeps the loader and so its workers.
+BROKEN = """
+import sys
+from elmo_gpt_bert.training import loop
+from elmo_gpt_bert.training.command_line import run_command
+import run_glue
 
-    def backward(self, *_) -> None:
-        raise RuntimeError("out of memory")
+def backward(self, *args):
+    raise RuntimeError("out of memory")
 
-    loop._Training.backward = backward
-    atexit._clear()  # what pytest's process would do, and what earlier tests have asked for in it
-    batches._end_workers_at_exit.cache_clear()
-    atexit.register(multiprocessing.util._exit_function)  # as a fresh one does when multiprocessing is imported
-    try:
-        run_command(lambda: run_glue.main(argv))
-    finally:
-        atexit._run_exitfuncs()
+loop._Training.backward = backward
+run_command(lambda: run_glue.main(sys.argv[1:]))
+"""
 
 
 @pytest.mark.slow
-def test_a_run_with_workers_ends_after_an_error(tmp_path, capfd):
+def test_a_run_with_workers_ends_after_an_error(tmp_path):
     _, argv = make_run(tmp_path, "bert glue")
     argv += ["--max_steps", "300", "--per_device_train_batch_size", "1", "--output_dir", str(tmp_path / "out")]
-    assert wait(fork(partial(broken_run, [*argv, "--dataloader_num_workers", "1"])), 120) == [1]
-    assert "RuntimeError: out of memory" in capfd.readouterr().err
+    command = [sys.executable, "-c", BROKEN, *argv, "--dataloader_num_workers", "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and "RuntimeError: out of memory" in done.stderr
 
 
 def test_a_mistake_that_a_worker_finds_is_one_line():
