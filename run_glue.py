@@ -207,9 +207,9 @@ class Classification(Task):
             self.named_score(labels, labels)
 
     def named_score(self, predictions: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
-        """The values of --metric_name, but those that are not finite, which metrics.json cannot hold.
+        """The values of --metric_name. Raises ValueError if it gives anything but numbers.
 
-        Raises ValueError if it gives anything but numbers.
+        One that is not finite is undefined for these predictions, and no result of the run.
         """
         try:
             values = self.metric.compute(predictions=predictions.tolist(), references=labels.tolist())
@@ -217,10 +217,9 @@ class Classification(Task):
         except (TypeError, ValueError) as error:
             metric, reason = f"--metric_name {self.args.metric_name}", " ".join(str(error).split())
             raise InputError(f"{metric} does not score these labels ({reason}): choose another") from error
-        left_out = {name: value for name, value in values.items() if not math.isfinite(value)}
-        if left_out:
-            print(f"--metric_name {self.args.metric_name}: {left_out} is no number, so it is left out")
-        return {name: value for name, value in values.items() if name not in left_out}
+        if undefined := {name: value for name, value in values.items() if not math.isfinite(value)}:
+            print(f"--metric_name {self.args.metric_name}: {undefined} is no number, so it is left out")
+        return values
 
     def score(self, split: str, outputs: Outputs, predictions: Outputs) -> dict[str, float]:
         """The task's metrics, the value of --metric_name if it is given, and the mean loss.

@@ -68,7 +68,7 @@ from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.launching import make_accelerator
 from elmo_gpt_bert.training.loading import check_length, has_head, load_config, load_model, load_tokenizer, positions
 from elmo_gpt_bert.training.optimization import samples_of_update
-from elmo_gpt_bert.training.results import Clock
+from elmo_gpt_bert.training.results import Clock, count_samples, first_examples
 from elmo_gpt_bert.training.runs import carry_out, command, repeat
 from elmo_gpt_bert.training.task import Compute, Description, Outputs, Task
 
@@ -85,6 +85,8 @@ OBJECTIVES = {
 TASK_TYPES = {"masked_lm": "fill-mask", "causal_lm": "text-generation", "bilm": "feature-extraction"}
 MASKING = ("segments", "mlm_probability", "mask_share", "random_share", "whole_word_mask")  # flags of a masked LM
 LENGTHS = {"masked_lm": 128, "causal_lm": 128, "bilm": 20}  # the default of --max_seq_length
+HELD_OUT_ROWS = 32  # at most, of a biLM's held-out text: the loss depends on where its rows begin
+MOST_LEFT_OUT = 0.05  # of that text, because it fills no rows
 HELD_OUT_SEED = 42  # of the masks and pairs of held-out text: the same for every --seed, so that their runs compare
 
 
@@ -318,6 +320,12 @@ def check_flags(kind: str, args: PretrainingArguments) -> None:
     """Raises ValueError for flags that mean nothing for the objective."""
     if kind == "bilm" and (args.batch_ramp_steps or args.final_seq_length):
         raise InputError("each row of a biLM continues: leave out --batch_ramp_steps and --final_seq_length")
+    size = args.per_device_eval_batch_size
+    if kind == "bilm" and size != PretrainingArguments.per_device_eval_batch_size:
+        raise InputError(
+            f"--per_device_eval_batch_size {size} has no effect: a biLM reads held-out text in {HELD_OUT_ROWS} rows "
+            "at most: leave it out"
+        )
     for name in MASKING if kind != "masked_lm" else ():
         value = getattr(args, name)
         if value != getattr(PretrainingArguments, name):
@@ -339,14 +347,14 @@ def build_task(
     if args.final_seq_length is not None:
         first = round(args.max_steps * (1 - args.final_share))
         phases.append(Phase(build(text.train, args.final_seq_length, rows), first))
-    data, features = {"train": text.train}, {}
+    data, held_out, limits = {"train": text.train}, {}, {"validation": args.max_eval_samples}
     if args.do_eval and text.validation is not None:
         data["validation"] = text.validation
         training = phases[0].objective if args.do_train else None
-        held_out = build(text.validation, phases[-1].objective.length, rows=None, training=training)
-        features["validation"] = HeldOut.of(held_out, args.max_eval_samples)
-    parts = {"model": model, "tokenizer": text.tokenizer, "features": features}
-    return LanguageModelling(data, {}, describe_data(kind, args), phases, **parts)
+        objective = build(text.validation, phases[-1].objective.length, rows=None, training=training)
+        held_out["validation"] = HeldOut(objective, objective.size)
+    parts = {"model": model, "tokenizer": text.tokenizer, "features": first_examples(held_out, limits)}
+    return LanguageModelling(data, count_samples(held_out, limits), describe_data(kind, args), phases, **parts)
 
 
 def _check_needs_no_evaluation(args: PretrainingArguments) -> None:
@@ -376,7 +384,7 @@ def build_objective(
     trains = rows is not None
     seed = args.seed if trains else HELD_OUT_SEED
     if kind == "bilm":
-        rows = rows or max(1, min(args.per_device_eval_batch_size, corpus.num_tokens // length))
+        rows = rows or max(1, min(HELD_OUT_ROWS, int(MOST_LEFT_OUT * corpus.num_tokens) // length))
         sampled = model.config.num_sampled if trains else 0
         return BiLM(corpus, rows, length, seed, sampled, shuffle=trains, training=training)
     check_length(length, model, tokenizer)

@@ -71,6 +71,9 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 
+NEVER = -1e6  # a threshold above which "no answer" always is
+
+
 @dataclass(frozen=True, kw_only=True)
 class SquadArguments(DataArguments):
     """The arguments of this script, in addition to those of every run on texts.
@@ -116,9 +119,15 @@ class SquadArguments(DataArguments):
     )
 
     def repeated_flags(self, results: Mapping[str, float]) -> dict[str, Any]:
-        """As in every script; for SQuAD 2.0 with the threshold that has the best F1 on the validation set."""
-        best = {"null_score_diff_threshold": results.get("eval_best_f1_thresh")}
-        return ({} if best["null_score_diff_threshold"] is None else best) | super().repeated_flags(results)
+        """As in every script; for SQuAD 2.0 with the threshold that has the best F1 on the validation set.
+
+        The scorer's threshold is 0 where it is best to predict no answer at all.
+        """
+        best = results.get("eval_best_f1_thresh")
+        share = results.get("eval_NoAns_total", 0) / results.get("eval_total", 1)
+        if best == 0 and math.isclose(results["eval_best_f1"], 100 * share):
+            best = NEVER
+        return ({} if best is None else {"null_score_diff_threshold": best}) | super().repeated_flags(results)
 
     def __post_init__(self) -> None:
         super().__post_init__()

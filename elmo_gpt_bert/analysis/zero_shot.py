@@ -44,7 +44,7 @@ from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.errors import InputError, MissingFileError
 from elmo_gpt_bert.training.files import read_json_object, shown
-from elmo_gpt_bert.training.identity import FINAL_LENGTH
+from elmo_gpt_bert.training.identity import EPOCH_SAMPLES, FINAL_LENGTH, SAMPLES
 from elmo_gpt_bert.training.loading import load_config, load_model, load_tokenizer, positions
 from elmo_gpt_bert.training.log import read_log
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, METRICS, matching_folders
@@ -141,7 +141,7 @@ def describe(run: Path, folder: Path) -> dict[str, float]:
     saved = [folder, *matching_folders(run, CHECKPOINT)]  # a final model has no record of its own
     records = [path / "progress.json" for path in saved if (path / "progress.json").is_file()]
     identity = read_json_object(records[0])["identity"] if records else {}
-    if "samples of an update" in identity:
+    if EPOCH_SAMPLES in identity:
         values |= read_text_of(identity, updates)
     for line in read_log(run):
         if line["update"] == updates and "eval_loss" in line:
@@ -155,11 +155,11 @@ def read_text_of(identity: dict[str, Any], updates: int) -> dict[str, float]:
     A run without --max_seq_length does not say how long its rows are, so only the epochs are known, and of a run with
     --final_seq_length neither.
     """
-    ramp = Ramp(identity["samples of an update"], identity.get("batch_ramp_steps", 0))
+    ramp = Ramp(identity[SAMPLES], identity.get("batch_ramp_steps", 0))
     longer, first = identity.get("final_seq_length"), identity.get(FINAL_LENGTH, 0)
     change = min(first, updates) if longer else updates
     before, samples = ramp.samples(change), ramp.samples(updates)
-    length, epoch = identity["max_seq_length"], identity["updates an epoch"] * ramp.size
+    length, epoch = identity["max_seq_length"], identity[EPOCH_SAMPLES]
     if length is None:
         return {} if longer else {"epochs": samples / epoch}
     tokens = before * length + (samples - before) * (longer or 0)

@@ -71,7 +71,7 @@ def read_files(
     elif label_names is not None:
         labels = label_names
     elif "train" not in parts:
-        labels = () if config.num_labels == 1 else tuple(config.id2label.values())
+        labels = () if config.num_labels == 1 else tuple(name for _, name in sorted(config.id2label.items()))
     else:
         labels = _find_labels(train_labels, problem_type, files["train"])
     text = PAIR if "text_pair" in next(iter(parts.values()))[0][1] else ("sentence",)
@@ -269,8 +269,8 @@ def _read_label(
 
 
 def _read_name(label: str, task: GlueTask, where: str, of_numbers: tuple[str, ...] | None) -> str:
-    integer = _without_decimal(label)
-    if of_numbers is not None and label not in task.labels and integer in map(str, range(len(of_numbers))):
+    integer, numbers = _without_decimal(label), map(str, range(len(of_numbers or ())))
+    if label not in task.labels and integer in numbers and not any(map(_is_whole, task.labels)):
         return of_numbers[int(integer)]
     # LABEL_0 and so on: transformers' names for the classes 0, 1, ...
     for name in (label, integer, f"{integer}.0", f"LABEL_{integer}"):

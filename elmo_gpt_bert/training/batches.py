@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 
 from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.errors import LaunchError, UserError
-from elmo_gpt_bert.training.identity import SAMPLES
+from elmo_gpt_bert.training.identity import ENDS_EPOCH, SAMPLES
 from elmo_gpt_bert.training.optimization import count_updates, samples_of_update
 
 
@@ -323,5 +323,5 @@ class EpochPlan(Plan):
         return {
             SAMPLES: samples_of_update(self.args, self.accelerator.num_processes),
             "updates": self.updates,
-            "updates an epoch": self.per_epoch,
+            ENDS_EPOCH: self.ends_epoch(self.updates),
         }

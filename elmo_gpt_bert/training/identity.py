@@ -55,6 +55,8 @@ IGNORED_FIELDS = {"_name_or_path", "architectures", "auto_map", "dtype", "transf
 LENGTH = ("max_steps", "num_train_epochs")
 SAMPLES = "samples of an update"  # of all processes
 FINAL_LENGTH = "first update of the final length"  # of the rows of a language model
+ENDS_EPOCH = "updates end with an epoch"
+EPOCH_SAMPLES = "training samples of an epoch"  # behind "training data", which is named where the text is another
 RATES = ("warmup_ratio", "warmup_steps", "decay_ratio")
 PREDICTIONS = {"test data", "test data_mm", "max_predict_samples"}  # what only predictions depend on
 MODEL, TOKENIZER, OUTPUTS = "initial model", "tokenizer", "outputs of the ensemble"
@@ -229,7 +231,7 @@ def allowed_differences(identity: dict[str, Any], saved: dict[str, Any], checkpo
             f"the same only up to update {last}: resume from a checkpoint up to there or, to train further, begin "
             f"another run with --model_name_or_path {checkpoint} and its own --output_dir"
         )
-    return {*LENGTH, *RATES, FINAL_LENGTH, "updates"}
+    return {*LENGTH, *RATES, FINAL_LENGTH, ENDS_EPOCH, "updates"}
 
 
 def _last_common_update(identity: dict[str, Any], saved: dict[str, Any]) -> int:
@@ -247,8 +249,8 @@ def _last_common_update(identity: dict[str, Any], saved: dict[str, Any]) -> int:
 def _chose_at_its_end(run: dict[str, Any]) -> bool:
     """Whether the best model, or early stopping, depends on an evaluation that took place because the run ended."""
     chooses = run["load_best_model_at_end"] or run["early_stopping_patience"] is not None
-    unit = run["eval_steps"] if run["eval_strategy"] == "steps" else run["updates an epoch"]
-    return chooses and run["updates"] % unit != 0
+    is_due = run["updates"] % run["eval_steps"] == 0 if run["eval_strategy"] == "steps" else run[ENDS_EPOCH]
+    return chooses and not is_due
 
 
 # Digests of data and models in memory

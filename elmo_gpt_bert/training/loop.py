@@ -50,7 +50,7 @@ from elmo_gpt_bert.training.optimization import (
     reinitialize_layers,
 )
 from elmo_gpt_bert.training.processes import one_thread_beside
-from elmo_gpt_bert.training.results import Clock, goodness, scores_of, without_types
+from elmo_gpt_bert.training.results import Clock, check_metric, defined, scores_of, without_types
 from elmo_gpt_bert.training.task import Compute, Evaluation, Task, evaluate, results_of
 
 
@@ -117,9 +117,9 @@ def _check_metric(task: Task, compute: Compute, metric: str) -> None:
     """
     splits = task.evaluation_splits.items()
     with contextlib.suppress(InputError):
-        goodness(results_of({suffix: evaluate(task, split, compute, first=2) for suffix, split in splits}), metric)
+        check_metric(results_of({suffix: evaluate(task, split, compute, first=2) for suffix, split in splits}), metric)
         return
-    goodness(results_of({suffix: evaluate(task, split, compute) for suffix, split in splits}), metric)
+    check_metric(results_of({suffix: evaluate(task, split, compute) for suffix, split in splits}), metric)
 
 
 def seed_draws(device: torch.device, *key: int) -> None:
@@ -427,7 +427,7 @@ class _Training:
             raise DivergedError(f"{error.problem}, at update {progress.update}") from error
         self.clock.lap("eval")
         self.model.train()
-        progress.results = results_of(self.latest)
+        progress.results = defined(results_of(self.latest))
         self.accelerator.log(progress.results, step=progress.update)
         improved = progress.note_results(self.args.metric_for_best_model)
         if improved and self.args.load_best_model_at_end:

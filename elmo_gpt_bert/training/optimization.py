@@ -266,10 +266,11 @@ def build_schedule(optimizer: torch.optim.Optimizer, args: RunArguments, updates
     """
     from transformers import get_scheduler  # the import takes seconds, which --help does not need
 
-    options = None
+    options, warm_up = None, warm_up_updates(args, updates)
     if args.lr_scheduler_type == "warmup_stable_decay":
-        options = {"num_decay_steps": decay_updates(args, updates), "decay_type": "linear"}
-    return get_scheduler(args.lr_scheduler_type, optimizer, warm_up_updates(args, updates), updates, options)
+        falls = max(0, min(decay_updates(args, updates), updates - warm_up))  # only once it has risen
+        options = {"num_decay_steps": falls, "decay_type": "linear"}
+    return get_scheduler(args.lr_scheduler_type, optimizer, warm_up, updates, options)
 
 
 def learning_rates(args: RunArguments, updates: int) -> Callable[[int], float]:

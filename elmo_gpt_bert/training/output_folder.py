@@ -15,6 +15,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError
 from elmo_gpt_bert.training.files import file_digest, read_json_object, remove_folder, sha256, sync
 
@@ -110,9 +112,10 @@ def write_checksums(folder: Path) -> None:
         sync(path)
 
 
-def damage(folder: Path) -> str | None:
+def damage(folder: Path, may_have_more: bool = False) -> str | None:
     """The first problem of a folder: no list, or a file that is missing, changed, or added and would be read; or None.
 
+    may_have_more: whether files may have been added
     A link may lead outside the folder, as in the Hub's cache; its target is compared.
     """
     if not (folder / SHA256SUMS).is_file():
@@ -129,7 +132,21 @@ def damage(folder: Path) -> str | None:
         unlisted = [path.name for path in loadable_files(folder) if path.name not in sums]
     except OSError as error:  # of a disk that fails
         return f"{Path(error.filename or SHA256SUMS).name}: {error.strerror}"
-    return f"{unlisted[0]} is not in {SHA256SUMS}, but would be read" if unlisted else None
+    return f"{unlisted[0]} is not in {SHA256SUMS}, but would be read" if unlisted and not may_have_more else None
+
+
+def damage_of_model(folder: Path) -> str | None:
+    """The first problem of a finished run's model; None if the user has only added files or deleted SHA256SUMS."""
+    if (folder / SHA256SUMS).exists():
+        return damage(folder, may_have_more=True)
+    try:
+        name = "config.json"
+        read_json_object(folder / name)
+        name = "model.safetensors"
+        with safe_open(folder / name, "pt"):
+            return None
+    except (OSError, ValueError, SafetensorError):
+        return f"{name} is missing or broken"
 
 
 def _sums(listing: Path) -> dict[str, str]:

@@ -290,6 +290,7 @@ def with_spread(card: str, best: int, spread: dict[str, float], results: dict[st
     rows = [
         [name, *(f"{spread[f'eval_{name}_{statistic}']:.4f}" for statistic in STATISTICS)]
         for name in main_scores(scores_of(results))
+        if f"eval_{name}_mean" in spread  # all seeds have it
     ]
     table = markdown_table([scored_on(results), "mean", "median", "standard deviation", "min", "max"], rows)
     text = f"{best}, the best of {seeds} on the validation set. All seeds:\n\n{table}\n"

@@ -12,6 +12,7 @@ eval_samples, eval_samples_total    how many examples the run uses, and how many
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 import time
@@ -88,11 +89,15 @@ def main_scores(scores: Mapping[str, float]) -> dict[str, float]:
     return {name: v for name, v in without_types(scores).items() if name.removesuffix(MISMATCHED) not in others}
 
 
-def goodness(results: Mapping[str, float], metric: str | None) -> float:
-    """A number that is greater for a better model: its score in `metric`, by default the main score.
+def defined(results: Mapping[str, float]) -> dict[str, float]:
+    """The results without those that are no number, as JSON has none: their metrics are undefined for the outputs."""
+    return {name: value for name, value in results.items() if math.isfinite(value)}
 
-    For metrics that are better when lower, like the loss, it is the negative value. Raises ValueError if there is no
-    such metric, and for a count, a threshold, and a score of a type that the model alone sees: it may see none later.
+
+def check_metric(results: Mapping[str, float], metric: str) -> None:
+    """Raises ValueError unless `metric` may choose the best model. `results` have undefined metrics, too.
+
+    A count, a threshold, and a score of a type that the model alone sees may not: it may see none later.
     """
     scores = scores_of(results)
     absent = [kind for kind in types_of(scores) if not scores[f"{NUMBER}_{kind}"]]
@@ -101,9 +106,20 @@ def goodness(results: Mapping[str, float], metric: str | None) -> float:
         for name, value in without_types(scores, absent).items()
         if name.removesuffix(MISMATCHED) not in NOT_SCORES and not name.startswith(f"{NUMBER}_")
     }
+    if metric.removeprefix("eval_") not in scores:
+        raise InputError(f"--metric_for_best_model {metric} is none of {', '.join(scores)}")
+
+
+def goodness(results: Mapping[str, float], metric: str | None) -> float:
+    """A number that is greater for a better model: its score in `metric`, by default the main score.
+
+    For metrics that are better when lower, like the loss, it is the negative value. A model for which `metric` is
+    undefined is better than no other.
+    """
+    scores = scores_of(defined(results))
     name = next(iter(scores)) if metric is None else metric.removeprefix("eval_")
     if name not in scores:
-        raise InputError(f"--metric_for_best_model {metric} is none of {', '.join(scores)}")
+        return -math.inf
     return -scores[name] if name.removesuffix(MISMATCHED) in LOWER_IS_BETTER else scores[name]
 
 

@@ -14,15 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accelerate import Accelerator, PartialState
+from safetensors.torch import load_file
 
 from elmo_gpt_bert import starting
 from elmo_gpt_bert.training import output_folder
 from elmo_gpt_bert.training.arguments import RunArguments, hub_model_id, public_arguments
 from elmo_gpt_bert.training.batches import worker_errors
+from elmo_gpt_bert.training.checkpoints import WEIGHTS
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.errors import DivergedError, FileError, InputError
 from elmo_gpt_bert.training.files import read_json_object, remove_folder, write_json, write_text
-from elmo_gpt_bert.training.identity import first_difference, read_finished, run_identity
+from elmo_gpt_bert.training.identity import PREDICTIONS, first_difference, read_finished, run_identity
 from elmo_gpt_bert.training.launching import (
     choose_precision,
     first_of_seeds,
@@ -35,6 +37,7 @@ from elmo_gpt_bert.training.launching import (
 )
 from elmo_gpt_bert.training.log import finish_trackers, start_trackers
 from elmo_gpt_bert.training.loop import Trained, train
+from elmo_gpt_bert.training.optimization import load_weights
 from elmo_gpt_bert.training.processes import join_processes, on_main
 from elmo_gpt_bert.training.reporting import (
     create_repository,
@@ -48,6 +51,7 @@ from elmo_gpt_bert.training.results import (
     PREDICTED_CLASSES,
     STATISTICS,
     Clock,
+    defined,
     goodness,
     read_record,
     read_results,
@@ -136,7 +140,7 @@ def carry_out(task: Task, args: RunArguments, accelerator: Accelerator, clock: C
         write_outputs = partial(_write_outputs, task, args, accelerator)
         results, seconds, evaluations, has_model = {}, {}, None, False
         if args.do_train:
-            trained = _trained_before(task.model, args, accelerator)
+            trained = _trained_before(task.model, args, accelerator, identity)
             has_model = trained is not None
             if not has_model:
                 trained = train(task, compute, args, accelerator, identity)
@@ -160,7 +164,7 @@ def carry_out(task: Task, args: RunArguments, accelerator: Accelerator, clock: C
                 results |= results_of({suffix: evaluation}, "test")
                 write_outputs(split, evaluation)
             clock.lap("predict")
-        results |= {f"{step}_runtime": value for step, value in clock.seconds.items()} | task.samples
+        results = defined(results) | {f"{step}_runtime": each for step, each in clock.seconds.items()} | task.samples
         write_results(task, results, args, accelerator, identity, has_model)
         return results
     finally:
@@ -168,10 +172,13 @@ def carry_out(task: Task, args: RunArguments, accelerator: Accelerator, clock: C
             finish_trackers(accelerator)
 
 
-def _trained_before(model: PreTrainedModel, args: RunArguments, accelerator: Accelerator) -> Trained | None:
+def _trained_before(
+    model: PreTrainedModel, args: RunArguments, accelerator: Accelerator, identity: dict[str, Any]
+) -> Trained | None:
     """With --resume, what a run that has finished left; `model` gets its weights.
 
-    None if there is no such run. Every process must call it.
+    The run's scores of a test set are among it, so `identity` names that test set, too. None if there is no such run.
+    Every process must call it.
     """
     output = Path(args.output_dir)
     record = on_main(partial(_read_finished, output, args)) if args.resume else None
@@ -179,24 +186,37 @@ def _trained_before(model: PreTrainedModel, args: RunArguments, accelerator: Acc
         return None
     accelerator.print(f"{output} holds the model of this run, which has finished: it is not trained again")
     start_trackers(args, accelerator)  # to draw again what could not be drawn
-    model.load_state_dict(type(model).from_pretrained(output).state_dict())
+    load_weights(model, load_file(output / WEIGHTS))
     results, seconds, _ = read_results(record)
+    identity.update({name: record["identity"][name] for name in PREDICTIONS & record["identity"].keys()})
     return Trained(results, {name.removesuffix("_runtime"): value for name, value in seconds.items()}, None)
 
 
 def _read_finished(output: Path, args: RunArguments) -> dict[str, Any] | None:
     """The metrics.json of the run with these arguments if it has finished in `output`, where its model is whole.
 
-    None if another run has finished there and left checkpoints, which `train` compares. Raises ValueError if it left
-    none.
+    None if another run has finished there and left checkpoints, which `train` compares; and, after a line that says
+    why, if the run goes on from a checkpoint because its model is damaged, or begins again because the model is gone.
+    Raises ValueError if another run left no checkpoint, and OSError if this one did not and its model is damaged.
     """
+    has_checkpoint = bool(output_folder.matching_folders(output, output_folder.CHECKPOINT))
     try:
         record = read_finished(output, args)
     except InputError:
-        if not output_folder.matching_folders(output, output_folder.CHECKPOINT):
+        if not has_checkpoint:
             raise
         return None
-    return None if record is None or output_folder.damage(output) else record
+    problem = None if record is None else output_folder.damage_of_model(output)
+    if problem is None:
+        return record
+    problem = f"{output} holds a finished run, but {problem}"
+    if not has_checkpoint and (output / WEIGHTS).exists():
+        raise FileError(
+            f"{problem}: copy the folder again, delete its {output_folder.SHA256SUMS} if the change is on purpose, or "
+            "train again with --overwrite_output_dir in place of --resume"
+        )
+    print(f"{problem}: it {'goes on from its last checkpoint' if has_checkpoint else 'is trained again'}")
+    return None
 
 
 def _build_compute(task: Task, args: RunArguments, accelerator: Accelerator) -> Compute:

@@ -151,12 +151,17 @@ class ElmoScalarMix(nn.Module):
 
     @staticmethod
     def normalise(layer: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """Normalises by one mean and one variance over all words of the batch, without the sentence boundaries."""
-        words = torch.ones_like(layer[..., :1]) if mask is None else mask.to(layer.dtype)
-        count = (words.sum() * layer.shape[-1]).clamp(min=1)
-        mean = (layer * words).sum() / count
-        variance = ((layer - mean) * words).square().sum() / count
-        return (layer - mean) * (variance + 1e-12).rsqrt()  # TensorFlow's epsilon; AllenNLP's is 1e-13
+        """Normalises by one mean and one variance over all words of the batch, without the sentence boundaries.
+
+        The sums are too large for float16.
+        """
+        states = layer.to(torch.promote_types(layer.dtype, torch.float32))
+        words = torch.ones_like(states[..., :1]) if mask is None else mask.to(states.dtype)
+        count = (words.sum() * states.shape[-1]).clamp(min=1)
+        mean = (states * words).sum() / count
+        variance = ((states - mean) * words).square().sum() / count
+        normalised = (states - mean) * (variance + 1e-12).rsqrt()  # TensorFlow's epsilon; AllenNLP's is 1e-13
+        return normalised.to(layer.dtype)
 
 
 @auto_docstring
@@ -302,7 +307,7 @@ class ElmoModel(ElmoPreTrainedModel):
         """
         mask = self.words_of(input_ids, attention_mask, token_type_ids, layer_states)
         if layer_states is not None:
-            layers = list(layer_states.to(self.dtype).unbind(2))
+            layers = list(layer_states.to(self.initial_hidden.dtype).unbind(2))
             packed = None
         elif needs_static_shapes(input_ids):
             layers, packed = self.padded_layers(input_ids, mask, token_type_ids), None

@@ -123,6 +123,12 @@ class FeatureTaggerForTokenClassification(FeatureTaggerPreTrainedModel):
         elif getattr(self.encoder, "pooler", None) is not None:
             self.encoder.pooler.requires_grad_(False)  # no state depends on it
 
+    def resize_token_embeddings(self, *args, **kwargs) -> nn.Module:
+        """As in transformers, which changes the size in the configuration of the tagger alone."""
+        embeddings = super().resize_token_embeddings(*args, **kwargs)
+        self.config.encoder.vocab_size = self.encoder.config.vocab_size = embeddings.weight.shape[0]
+        return embeddings
+
     def train(self, mode: bool = True) -> "FeatureTaggerForTokenClassification":
         """As `Module.train`, but a frozen encoder has no dropout either. Its states are the same in every epoch."""
         super().train(mode)
@@ -159,10 +165,10 @@ class FeatureTaggerForTokenClassification(FeatureTaggerPreTrainedModel):
             hidden_states, attentions = outputs.hidden_states if returns_layers else None, outputs.get("attentions")
         else:
             states = layer_states[:, :, self.layers]
-        states = self.combine(states)  # (B, T, n, H) -> (B, T, F)
+        states = self.combine(states.to(self.classifier.weight.dtype))  # (B, T, n, H) -> (B, T, F)
         mask = attention_mask if sentence_mask is None else sentence_mask
         mask = states.new_ones(states.shape[:2], dtype=torch.bool) if mask is None else mask.bool()
-        logits = self.score(states.to(self.classifier.weight.dtype), mask)  # (B, T, C)
+        logits = self.score(states, mask)  # (B, T, C)
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, config=self.config, num_items_in_batch=items)

@@ -44,8 +44,14 @@ class FreezesParts:
 
 
 def is_trained(*parts: nn.Module) -> bool:
-    """Whether any parameter of these modules gets a gradient, such as that of an adapter."""
-    return any(parameter.requires_grad for part in parts for parameter in part.parameters())
+    """Whether any parameter of these modules gets a gradient, such as that of an adapter.
+
+    The replicas of nn.DataParallel, as which Trainer uses several GPUs in one process, have tensors in their place.
+    """
+    if any(parameter.requires_grad for part in parts for parameter in part.parameters()):
+        return True
+    copies = [getattr(module, "_former_parameters", {}) for part in parts for module in part.modules()]
+    return any(parameter.requires_grad for named in copies for parameter in named.values())
 
 
 def weight_of(layer: nn.Module) -> torch.Tensor:

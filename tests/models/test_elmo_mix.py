@@ -48,6 +48,14 @@ def test_layers_are_normalised_by_one_mean_and_variance_over_words_and_dimension
     torch.testing.assert_close(mix(junk, mask)[:5], wanted)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_as_many_words_as_a_batch_has_are_normalised_in_half_precision(dtype):
+    layer = 30 + 20 * torch.randn(300, 1024)
+    normalised = ElmoScalarMix.normalise(layer.to(dtype), None)
+    assert normalised.dtype == dtype
+    torch.testing.assert_close(normalised.float(), (layer - 30) / 20, atol=0.03, rtol=0.03)
+
+
 def test_normalising_leaves_sentence_boundaries_and_padding_out():
     model = small_model(mix_layer_norm=True)
     outputs = model(batch_of(SENTENCES, K, width=9), output_hidden_states=True)

@@ -63,6 +63,9 @@ def test_the_card_and_the_list_of_the_models_have_the_same_perplexity(name, fold
     scores = {result.metric_type: result.metric_value for result in card.data.eval_results}
     (line,) = re.findall(rf"^\| \[{name}\].*", (ROOT / "checkpoints/README.md").read_text(encoding="utf-8"), re.M)
     assert f"| {scores['perplexity']:.1f} |" in line
+    limit = re.search(r"^max_eval_samples: (\d+)$", card.text, re.M)[1]  # of the recipe
+    (head,) = re.findall(r"^\| validation, (.+ examples) \| score \|$", card.text, re.M)
+    assert head.startswith(f"the first {int(limit):,} of ") and head in card.data.eval_results[0].dataset_name
 
 
 @pytest.mark.parametrize("guide", ["README.md", "README.zh.md"])

@@ -565,6 +565,9 @@ def test_a_finished_corpus_of_a_data_set_is_opened_without_it(tmp_path, texts, m
     assert tokens_of(run(tmp_path / "out", source).train) == tokens_of(corpus)
     with pytest.raises(InputError, match=CHANGED):
         run(tmp_path / "out", dataclasses.replace(source, dataset_name=f"{tmp_path}/other"))
+    parquet.write_table(pyarrow.table({"body": texts[1:]}), hub / "train.parquet")
+    with pytest.raises(InputError, match=CHANGED):
+        run(tmp_path / "out", source)
 
 
 def test_a_data_set_with_held_out_text_of_its_own_is_not_split(tmp_path, texts):

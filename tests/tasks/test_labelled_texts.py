@@ -3,6 +3,7 @@
 import csv
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -188,6 +189,22 @@ def test_predictions_are_read_back_as_they_were_written(tmp_path, flags):
     assert data["validation"]["text"][:] == texts and data["validation"]["label"][:] == SETS[:2]
 
 
+def test_flags_are_of_the_classes_by_number_in_whatever_order_the_configuration_has_them(tmp_path):
+    kind = "multi_label_classification"
+    config = AutoConfig.for_model("bert", id2label={2: "short", 0: "angry", 1: "long"}, problem_type=kind)
+    file = write_json(tmp_path / "a.json", as_flags(SETS))
+    args = run_glue.GlueArguments(model_name_or_path="m", output_dir="o", do_eval=True, validation_file=file)
+    _, data = run_glue.load_data(args, config)
+    assert [*map(sorted, data["validation"]["label"][:])] == [*map(sorted, SETS)]
+
+
+def test_a_number_is_no_class_by_its_place_where_names_are_numbers_themselves(tmp_path):
+    file = write_csv(tmp_path / "a.csv", ["1", "2", "3", "0"])
+    names = {"model_name_or_path": "m", "output_dir": "o", "do_train": True, "train_file": file}
+    with pytest.raises(ValueError, match="example 4: unknown label '0', known are 1, 2, 3: --label_names must have"):
+        run_glue.load_data(run_glue.GlueArguments(**names, label_names="1,2,3"), AutoConfig.for_model("bert"))
+
+
 def test_flags_for_another_number_of_classes_are_refused(tmp_path, flags):
     train = write_json(tmp_path / "a.json", as_flags(SETS))
     validation = write_json(tmp_path / "b.json", [[0.0, 1.0]])
@@ -261,6 +278,29 @@ def test_a_metric_that_has_no_number_is_left_out_of_the_results(tmp_path, flags,
     results = run_glue.main([*flags, *words, "--metric_name", metric("float('nan')")])
     assert "eval_wrong" not in results and "eval_accuracy" in results
     assert "{'wrong': nan} is no number, so it is left out" in capsys.readouterr().out
+
+
+def test_a_metric_that_has_no_number_yet_may_choose_the_best_model(tmp_path, flags, metric):
+    file = write_csv(tmp_path / "a.csv", ["ok", "bad", "so so", "ok"])
+    words = [*flags, "--train_file", file, "--validation_file", file, "--do_train", "--do_eval"]
+    words += ["--metric_name", metric("float('nan') if wrong else 1.0"), "--metric_for_best_model"]
+    results = run_glue.main([*words, "wrong", "--load_best_model_at_end", "--eval_steps", "1"])
+    assert results["best_update"] == 1 and "eval_wrong" not in results
+    with pytest.raises(ValueError, match="--metric_for_best_model right is none of accuracy, f1_macro, wrong, loss"):
+        run_glue.main([*words, "right", "--overwrite_output_dir"])
+
+
+def test_a_seed_for_which_a_metric_has_no_number_is_not_the_best(tmp_path, flags, monkeypatch):
+    file, values = write_csv(tmp_path / "a.csv", ["ok", "bad", "so so", "ok"]), iter([-0.5, float("nan")])
+
+    def load(*_: object) -> SimpleNamespace:
+        result = {"luck": next(values)}  # of a seed
+        return SimpleNamespace(compute=lambda **_: result)
+
+    monkeypatch.setattr(run_glue, "load_metric", load)
+    words = [*flags, "--train_file", file, "--validation_file", file, "--do_train", "--do_eval", "--seeds", "2"]
+    results = run_glue.main([*words, "--metric_name", "luck", "--metric_for_best_model", "luck"])
+    assert results["eval_luck"] == -0.5 and "eval_luck_mean" not in results and "eval_accuracy_mean" in results
 
 
 def test_a_metric_of_another_content_makes_another_run(tmp_path, flags, metric):

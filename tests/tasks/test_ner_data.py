@@ -371,6 +371,8 @@ def test_told_that_they_are_iob1_malformed_tags_are_read(write):
     path = write("us I-LOC\n\nEU B-ORG\nin O\nus I-LOC\n")
     scheme, data = read_files({"train": path}, scheme="iob1")
     assert scheme == "iob1" and data["train"]["tags"][:] == [["I-LOC"], ["B-ORG", "O", "I-LOC"]]
+    path = write("us B-LOC\n\nEU B-ORG\nin O\nus I-LOC\n")
+    assert read_files({"train": path}, scheme="iob1")[0] == "iob2"  # as most tags are, and so all predictions
 
 
 def test_bilou_is_read_as_bioes(write):

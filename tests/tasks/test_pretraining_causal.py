@@ -180,8 +180,11 @@ def test_a_few_samples_of_held_out_text_are_the_first(corpus, gpt):
     def losses(held_out: HeldOut) -> dict[str, list[np.ndarray]]:
         return compute_losses(held_out, gpt, Accelerator(cpu=True), 3, {})
 
-    held_out = HeldOut.of(CausalLM(corpus, 24, shuffle=False))
-    assert losses(held_out.select(range(5))) == losses(HeldOut.of(held_out.objective, limit=5)) != losses(held_out)
+    objective = CausalLM(corpus, 24, shuffle=False)
+    held_out, batch = HeldOut(objective, objective.size), objective.batch(range(5))
+    few = losses(held_out.select(range(5)))
+    assert few["losses"][0] == pytest.approx(objective.compute(gpt, batch, {}).tolist(), rel=1e-5)
+    assert few["counts"][0] == objective.count(batch) < losses(held_out)["counts"][0]
 
 
 def test_a_batch_without_predictions_has_the_loss_zero(tmp_path, gpt):

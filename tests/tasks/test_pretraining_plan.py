@@ -1,12 +1,14 @@
 """Which samples each update of pre-training reads, against a plain count of them."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from accelerate import DistributedType
 
 from elmo_gpt_bert.tasks.pretraining.plan import CorpusPlan, Phase
+from elmo_gpt_bert.training.identity import allowed_differences
 from run_pretraining import LanguageModelling, PretrainingArguments
 
 
@@ -104,3 +106,21 @@ def test_a_run_goes_on_with_the_same_samples_and_updates_only():
     assert identity(processes=4, micro_batch=1) == identity(micro_batch=2, accumulation=2) == same
     for sizes in ({"micro_batch": 8}, {"max_steps": 21}):
         assert identity(**{"micro_batch": 4} | sizes) != same
+
+
+@pytest.mark.parametrize("ramp", [0, 5])
+def test_a_run_that_chooses_its_best_model_at_ends_of_epochs_goes_on_only_from_one(ramp):
+    def identity(updates: int) -> dict:
+        flags = {"load_best_model_at_end": True, "lr_scheduler_type": "constant", "warmup_ratio": 0.0}
+        plan = plan_of(Phase(FakeObjective(17)), max_steps=updates, batch_ramp_steps=ramp, **flags)
+        return asdict(plan.args) | {"eval_strategy": "epoch"} | plan.identity
+
+    read = 0
+    for update in range(1, 24):
+        before, read = read, read + (-(-3 * update // ramp) if update <= ramp else 3)
+        run, longer = identity(update), identity(30)
+        if read // 17 > before // 17:
+            assert "max_steps" in allowed_differences(longer, run, Path("out"), update)
+        else:
+            with pytest.raises(ValueError, match=f"both do the same only up to update {update - 1}:"):
+                allowed_differences(longer, run, Path("out"), update)

@@ -33,9 +33,11 @@ from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.loading import positions
 from elmo_gpt_bert.training.task import Description
 from modeling import ElmoConfig, ElmoForPreTraining, ElmoModel, ElmoTokenizer
+from tests.support.elmo_reference import small_model
 from tests.support.glue_sample import write_task
 from tests.support.pretraining_sample import MODELS, flags, write_text
 from tests.support.processes import fork, wait
+from tests.tasks.test_pretraining_streams import word_corpus
 
 
 HEADS = {
@@ -115,6 +117,7 @@ def test_each_objective_learns_from_raw_text_and_its_model_loads(trained):
     tokenizer = AutoTokenizer.from_pretrained(folder / "out")
     vectors = AutoModel.from_pretrained(folder / "out")(**tokenizer("the boat", return_tensors="pt"))
     assert vectors.last_hidden_state.isfinite().all()
+    assert kind != "bilm" or model.elmo.initial_hidden.abs().max() > 0  # a warm state, of a training stream
     assert tokenizer.model_max_length == positions(model) or positions(model) is None
 
 
@@ -128,13 +131,15 @@ def test_a_trained_model_goes_on_with_other_text(trained, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_evaluate_as_one(trained, tmp_path):
+def test_two_processes_evaluate_as_one(trained, tmp_path, monkeypatch):
     kind, folder, _ = trained
     argv = [*flags(tmp_path, kind), "--model_name_or_path", str(folder / "out"), "--do_train", "false"]
-    rows = 3 if kind == "bilm" else 6  # a biLM's rows are those of all processes
+    monkeypatch.setattr(run_pretraining, "HELD_OUT_ROWS", 3)  # of a biLM, in all processes together
+    monkeypatch.setattr(run_pretraining, "MOST_LEFT_OUT", 1)
+    rows, sizes = (3, [[], []]) if kind == "bilm" else (6, [["--per_device_eval_batch_size", size] for size in "63"])
     argv += ["--max_eval_samples", str(rows + 1), "--output_dir"]  # of the last batch, the second process has none
-    one = run_pretraining.main([*argv, str(tmp_path / "one"), "--per_device_eval_batch_size", str(rows)])
-    two = [*argv, str(tmp_path / "two"), "--per_device_eval_batch_size", "3"]
+    one = run_pretraining.main([*argv, str(tmp_path / "one"), *sizes[0]])
+    two = [*argv, str(tmp_path / "two"), *sizes[1]]
     assert wait(fork(partial(run_pretraining.main, two), 2)) == [0, 0]
     metrics = json.loads((tmp_path / "two" / "metrics.json").read_text())
     for name in ("eval_loss", "eval_perplexity", "eval_bits_per_byte"):
@@ -146,7 +151,7 @@ def test_two_processes_evaluate_a_bilm_in_training_as_one(tmp_path):
     argv = [*flags(tmp_path, "bilm", **WITHOUT_DROPOUT["bilm"]), "--max_steps", "4", "--max_grad_norm", "1"]
     argv += ["--save_strategy", "no", "--output_dir"]
     one = run_pretraining.main([*argv, str(tmp_path / "one")])
-    two = [*argv, str(tmp_path / "two"), "--per_device_train_batch_size", "2", "--per_device_eval_batch_size", "8"]
+    two = [*argv, str(tmp_path / "two"), "--per_device_train_batch_size", "2"]
     assert wait(fork(partial(run_pretraining.main, two), 2)) == [0, 0]
     metrics = json.loads((tmp_path / "two" / "metrics.json").read_text())
     assert metrics["eval_loss"] == pytest.approx(one["eval_loss"], rel=2e-6)
@@ -325,7 +330,25 @@ def test_the_perplexity_is_that_of_the_held_out_text(tmp_path):
                     count += 1
     assert metrics["eval_perplexity"] == pytest.approx(math.exp(total / count), rel=1e-5)
     size = sum(len(" ".join(each.split()).encode()) for each in text.split("\n\n"))
-    assert metrics["eval_bits_per_byte"] == pytest.approx(total / math.log(2) / size, rel=0.02)
+    bits = total / count * len(tokens) / math.log(2)  # a document's first token counts as much as the mean
+    assert metrics["eval_bits_per_byte"] == pytest.approx(bits / size, rel=1e-5)
+
+
+@pytest.mark.parametrize(("words", "most_rows"), [(30, 1), (1279, 2), (40_000, 32)])
+def test_nearly_all_of_a_bilms_held_out_text_is_read(tmp_path, words, most_rows):
+    corpus = word_corpus(tmp_path, [[[3, 4, 5, 6]] * (words // 5)], split="validation")
+    argv = [*flags(tmp_path, "bilm"), "--output_dir", "o"]
+    args = parse_arguments(run_pretraining.PretrainingArguments, argv)
+    objective = run_pretraining.build_objective("bilm", corpus, 20, None, small_model(), ElmoTokenizer(), args)
+    assert objective.rows == most_rows
+    read = objective.size * objective.length
+    assert 0.95 * words <= read <= words or words - read < 20
+
+
+def test_the_perplexity_of_a_bilm_does_not_depend_on_the_memory_of_a_machine(tmp_path):
+    argv = [*flags(tmp_path, "bilm"), "--output_dir", str(tmp_path / "out"), "--per_device_eval_batch_size", "8"]
+    with pytest.raises(ValueError, match="--per_device_eval_batch_size 8 has no effect: .* 32 rows at most: leave it"):
+        run_pretraining.main(argv)
 
 
 @pytest.mark.slow

@@ -14,9 +14,10 @@ from sklearn.metrics import matthews_corrcoef, roc_auc_score
 import run_pretraining
 from elmo_gpt_bert.analysis import zero_shot
 from elmo_gpt_bert.tasks.minimal_pairs import BidirectionalScorer, MaskedScorer
+from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.errors import InputError
-from elmo_gpt_bert.training.identity import FINAL_LENGTH
+from elmo_gpt_bert.training.identity import EPOCH_SAMPLES, FINAL_LENGTH, SAMPLES
 from elmo_gpt_bert.training.loading import load_tokenizer
 from modeling import ElmoForPreTraining, ZooBertForMaskedLM, ZooGPTLMHeadModel
 from tests.support.glue_sample import text, write_task
@@ -171,6 +172,8 @@ def test_every_checkpoint_of_a_real_run_is_a_row_with_its_place_in_pre_training(
     assert [row["updates"] for row in rows] == [2, 4, 5]
     assert all(row["run"] == "gpt" for row in rows)
     assert [row["tokens"] for row in rows] == [13 * samples for samples in (2 + 3, 2 + 3 + 4 + 4, 2 + 3 + 4 + 4 + 4)]
+    rows_of_text = math.ceil(Corpus.open(tmp_path / "corpus-causal_lm", "train").num_tokens / 13)
+    assert [row["epochs"] * rows_of_text * 13 for row in rows] == pytest.approx([row["tokens"] for row in rows])
     logged = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     assert {row["updates"]: row["eval_loss"] for row in rows} == {
         line["update"]: line["eval_loss"] for line in logged if "eval_loss" in line
@@ -181,14 +184,14 @@ def test_every_checkpoint_of_a_real_run_is_a_row_with_its_place_in_pre_training(
 
 
 def test_tokens_read_are_those_of_all_rows_with_a_ramp_and_longer_rows_at_the_end():
-    identity = {"samples of an update": 8, "batch_ramp_steps": 3, "updates an epoch": 5, "max_seq_length": 13}
+    identity = {SAMPLES: 8, "batch_ramp_steps": 3, EPOCH_SAMPLES: 43, "max_seq_length": 13}
     longer = identity | {"final_seq_length": 31, FINAL_LENGTH: 6}
     for updates in (1, 3, 6, 9):
         samples = [math.ceil(8 * min(update, 3) / 3) for update in range(1, updates + 1)]
         tokens = sum(samples) * 13
-        assert zero_shot.read_text_of(identity, updates) == {"tokens": tokens, "epochs": tokens / (5 * 8 * 13)}
+        assert zero_shot.read_text_of(identity, updates) == {"tokens": tokens, "epochs": tokens / (43 * 13)}
         tokens = sum(samples[:6]) * 13 + sum(samples[6:]) * 31
-        assert zero_shot.read_text_of(longer, updates) == {"tokens": tokens, "epochs": tokens / (5 * 8 * 13)}
+        assert zero_shot.read_text_of(longer, updates) == {"tokens": tokens, "epochs": tokens / (43 * 13)}
     of_any_length = identity | {"max_seq_length": None}  # the script's default
     assert zero_shot.read_text_of(of_any_length, 5) == {"epochs": zero_shot.read_text_of(identity, 5)["epochs"]}
     assert zero_shot.read_text_of(longer | {"max_seq_length": None}, 5) == {}

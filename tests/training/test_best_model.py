@@ -87,10 +87,10 @@ def scored(run, data_set):
     def train(first: int = 0, **changes):
         seen: list[torch.Tensor] = []
         args = run(do_eval=True, num_train_epochs=6, per_device_train_batch_size=11, **changes)
-        progress = iter(SCORES[first:])
+        progress, nan = iter(SCORES[first:]), float("nan")
 
         def metrics(outputs, examples: Dataset) -> dict[str, float]:
-            value = next(progress) if len(examples) == len(data_set) else 0.0  # a few examples try the metrics out
+            value = next(progress) if len(examples) == len(data_set) else nan  # a few examples try the metrics out
             return {"accuracy": value, "loss": 1 - value}
 
         watched = loop.evaluate
@@ -113,6 +113,16 @@ def test_the_best_model_is_kept_where_asked_for(scored, metric):
     results, final, seen, _ = scored(load_best_model_at_end=True, metric_for_best_model=metric)
     assert results["eval_accuracy"] == 0.9 and results["best_update"] == 10
     assert torch.equal(final, seen[4]) and not torch.equal(final, seen[5])
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "loss"])
+def test_a_model_whose_score_is_undefined_is_better_than_no_other(scored, monkeypatch, metric):
+    nan = float("nan")
+    monkeypatch.setattr("tests.training.test_best_model.SCORES", [nan, nan, 0.7, nan, 0.8, nan])
+    results, final, seen, _ = scored(
+        load_best_model_at_end=True, metric_for_best_model=metric, early_stopping_patience=2
+    )
+    assert results["best_update"] == 10 and torch.equal(final, seen[4]) and results["eval_accuracy"] == 0.8
 
 
 @pytest.mark.parametrize("strategy", ["epoch", "no"])

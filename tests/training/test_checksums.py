@@ -1,6 +1,7 @@
-"""What happened to a folder since its SHA256SUMS was written, as sha256sum sees it too."""
+"""What happened to a folder since its SHA256SUMS was written, as sha256sum sees it too; and how --resume takes it."""
 
 import errno
+import json
 import os
 import random
 import shutil
@@ -8,10 +9,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
-from elmo_gpt_bert.training import files, output_folder
+import run_glue
+from elmo_gpt_bert.training import files, loop, output_folder
+from elmo_gpt_bert.training.errors import FileError
 from elmo_gpt_bert.training.files import sync
 from elmo_gpt_bert.training.output_folder import SHA256SUMS, damage, verify_checksums, write_checksums
+from tests.training.test_resume import NONE, outcome, run_with_dropout
 
 
 @pytest.fixture
@@ -208,3 +213,67 @@ def test_a_file_that_the_disk_does_not_give_is_damaged(name, folder, monkeypatch
 
     monkeypatch.setattr(*((Path, "read_text") if name == SHA256SUMS else (output_folder, "file_digest")), fail)
     assert damage(folder).endswith(": Input/output error")
+
+
+# A finished run that is resumed
+
+
+def plant_adapter(folder: Path) -> None:
+    config = {"peft_type": "LORA", "base_model_name_or_path": str(folder / "checkpoint-2")}
+    (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda folder: torch.save([1], folder / "sentence_vectors.pt"),
+        lambda folder: (folder / SHA256SUMS).unlink(),
+        plant_adapter,
+    ],
+    ids=["a file more", "no list", "an adapter"],
+)
+def test_a_finished_run_whose_model_is_whole_is_never_trained_again(tmp_path, monkeypatch, change):
+    argv = [*run_with_dropout(tmp_path, NONE), "--output_dir", str(tmp_path / "out")]
+    run_glue.main([*argv, "--do_predict", "--output_dir", str(tmp_path / "whole")])
+    run_glue.main(argv)
+    before = outcome(tmp_path / "out")
+    change(tmp_path / "out")
+    monkeypatch.setattr(loop._Training, "update", lambda *_: pytest.fail("trained again"))
+    run_glue.main([*argv, "--do_predict", "--resume"])
+    assert outcome(tmp_path / "out") == before
+    assert (tmp_path / "out" / "predictions.tsv").read_text() == (tmp_path / "whole" / "predictions.tsv").read_text()
+
+
+def test_a_finished_run_whose_model_is_damaged_goes_on_from_a_checkpoint_and_says_why(tmp_path, capsys):
+    out = tmp_path / "out"
+    argv = [*run_with_dropout(tmp_path), "--output_dir", str(out)]
+    run_glue.main(argv)
+    whole = outcome(out)
+    cut(out / "model.safetensors")
+    run_glue.main([*argv, "--resume"])
+    said = f"{out} holds a finished run, but model.safetensors was changed: it goes on from its last checkpoint\n"
+    assert said in capsys.readouterr().out and outcome(out) == whole
+
+
+@pytest.mark.parametrize(
+    ("name", "listed", "problem"),
+    [
+        ("model.safetensors", True, "model.safetensors was changed"),
+        ("config.json", True, "config.json was changed"),
+        ("model.safetensors", False, "model.safetensors is missing or broken"),
+        ("config.json", False, "config.json is missing or broken"),
+    ],
+)
+def test_a_finished_run_without_checkpoints_whose_model_is_damaged_is_one_error_that_changes_nothing(
+    tmp_path, name, listed, problem
+):
+    out = tmp_path / "out"
+    argv = [*run_with_dropout(tmp_path, NONE), "--max_steps", "1", "--output_dir", str(out)]
+    run_glue.main(argv)
+    cut(out / name)
+    if not listed:
+        (out / SHA256SUMS).unlink()
+    before = outcome(out)
+    with pytest.raises(FileError, match=rf"out holds a finished run, but {problem}: copy .*--overwrite_output_dir"):
+        run_glue.main([*argv, "--resume"])
+    assert outcome(out) == before

@@ -23,6 +23,7 @@ from elmo_gpt_bert.training.optimization import (
     decay_updates,
     gather_state,
     gather_weights,
+    learning_rates,
     load_state,
     load_weights,
     move_schedule,
@@ -517,6 +518,13 @@ def test_a_stable_learning_rate_that_falls_in_no_share_of_the_updates_stays_at_i
         optimizer.step()
         scheduler.step()
     assert rates == pytest.approx([0, 0.1 / 3, 0.2 / 3, *[0.1] * 9])
+
+
+@pytest.mark.parametrize(("warm_up", "decay", "updates"), [(8, 0.5, 12), (3, 0.7, 5), (100, 0.2, 110)])
+def test_a_learning_rate_that_has_risen_reaches_its_peak_before_it_falls(run, warm_up, decay, updates):
+    args = run(lr_scheduler_type="warmup_stable_decay", decay_ratio=decay, warmup_steps=warm_up)
+    rates = [*map(learning_rates(args, updates), range(updates))]
+    assert rates[warm_up] == 1 and rates[warm_up:] == sorted(rates[warm_up:], reverse=True)
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine", "constant", "constant_with_warmup", "warmup_stable_decay"])

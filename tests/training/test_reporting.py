@@ -7,6 +7,7 @@ import io
 import json
 import os
 import platform
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -90,6 +91,10 @@ def test_the_next_command_reads_texts_as_training_has():
     assert repeated(run_squad.SquadArguments, ["--metric", "cmrc2018"], {}) == {"metric": "cmrc2018"}
     tuned = repeated(run_squad.SquadArguments, ["--version_2_with_negative"], {"eval_best_f1_thresh": -1.5})
     assert tuned == {"version_2_with_negative": True, "null_score_diff_threshold": -1.5}
+    best = {"eval_best_f1": 50.0, "eval_best_f1_thresh": 0.0, "eval_NoAns_total": 1, "eval_total": 2}
+    never = repeated(run_squad.SquadArguments, ["--version_2_with_negative"], best)  # no answer at all is best
+    threshold = never["null_score_diff_threshold"]  # which argparse takes for a number
+    assert threshold < -1e5 and re.fullmatch(r"-\d+\.\d+", str(threshold))
 
 
 @pytest.mark.parametrize(
@@ -103,6 +108,8 @@ def test_the_next_command_reads_texts_as_training_has():
 def test_a_command_starts_the_script_and_not_the_program_that_calls_it(monkeypatch, program, start):
     monkeypatch.setattr(sys, "argv", [program])
     assert start_of_script("run_glue") == start
+    if "zoo-" not in start:
+        assert start_of_script("extract", module="a.b") == "python -m a.b"
 
 
 def test_a_notebook_of_an_installation_is_told_the_installed_command(monkeypatch):

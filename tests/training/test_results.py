@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+import run_ner
 from elmo_gpt_bert.training import launching, runs
 from elmo_gpt_bert.training.errors import FileError, InputError
 from elmo_gpt_bert.training.files import new_file, new_folder
 from elmo_gpt_bert.training.reporting import score_table
 from elmo_gpt_bert.training.results import (
+    check_metric,
     count_samples,
     describe_results,
     goodness,
@@ -23,7 +25,10 @@ from elmo_gpt_bert.training.results import (
     types_of,
     without_types,
 )
+from tests.support.glue_sample import write_model, write_vocabulary
+from tests.support.ner_sample import write_conll
 from tests.support.tiny_run import Arguments
+from tests.training.test_resume import NONE
 
 
 KINDS = ["PER", "creative-work", "loss", "mm", "a_mm", "a"]
@@ -87,7 +92,7 @@ def test_the_main_score_is_the_first_and_a_loss_is_better_when_it_is_lower():
     assert goodness(results, None) == 0.5 and goodness(results, "accuracy_mm") == 0.25
     assert goodness(results, "eval_loss_mm") == -0.1
     with pytest.raises(InputError, match="--metric_for_best_model f1 is none of accuracy, loss, accuracy_mm, loss_mm"):
-        goodness(results, "f1")
+        check_metric(results, "f1")
 
 
 COUNTS = [(CLASSES, "predicted_classes_mm"), (SQUAD, "HasAns_total"), (ENTITIES, "number_PER")]
@@ -97,7 +102,7 @@ COUNTS = [(CLASSES, "predicted_classes_mm"), (SQUAD, "HasAns_total"), (ENTITIES,
 def test_a_count_chooses_no_model(results, count):
     assert f"eval_{count}" in results
     with pytest.raises(InputError, match=f"--metric_for_best_model {count} is none of"):
-        goodness(results, count)
+        check_metric(results, count)
 
 
 ENTRIES = {
@@ -210,14 +215,33 @@ def test_the_spread_is_of_scores_that_all_seeds_have():
 def test_a_type_that_only_the_model_sees_chooses_no_model():
     seen = {"eval_f1": 0.5, "eval_f1_PER": 0.5, "eval_number_PER": 2, "eval_f1_LOC": 0.0, "eval_number_LOC": 0}
     assert goodness(seen, "f1_PER") == 0.5
+    check_metric(seen, "f1_PER")
     with pytest.raises(InputError, match="f1_LOC is none of f1, f1_PER$"):
-        goodness(seen, "f1_LOC")
+        check_metric(seen, "f1_LOC")
 
 
-def test_a_type_is_not_called_as_a_statistic_over_seeds_is():
+def test_a_type_is_not_called_as_a_statistic_over_seeds_is(run):
     runs._check_names(ENTITIES)
+    results = ENTITIES | {"test_f1_min": 0.5, "test_number_min": 1}
     with pytest.raises(InputError, match="^the type min has the name of a statistic over seeds"):
-        runs._check_names(ENTITIES | {"test_f1_min": 0.5, "test_number_min": 1})
+        runs.repeat(lambda _: results, run(do_eval=True, seeds=2))
+
+
+@pytest.mark.parametrize("saving", [NONE, ()])
+def test_scores_of_one_test_set_are_never_beside_the_name_of_another(tmp_path, saving):
+    words = f"--model_name_or_path {write_model(tmp_path)} --tokenizer_name {write_vocabulary(tmp_path)} --do_train"
+    data = write_conll(tmp_path / "data.txt", range(6))
+    words += f" --do_eval --train_file {data} --validation_file {data} --max_seq_length 32 --max_steps 2"
+    argv, other = [*words.split(), *saving, "--output_dir", str(tmp_path / "out")], tmp_path / "untagged.txt"
+    other.write_text("film\n\ncast\n", encoding="utf-8")
+    first = run_ner.main([*argv, "--do_predict", "--test_file", data])
+    assert run_ner.main([*argv, "--resume"])["test_f1_PER"] == first["test_f1_PER"]
+    argv += ["--resume", "--do_predict", "--test_file", str(other)]
+    if saving == NONE:
+        with pytest.raises(ValueError, match="out is of a run with test data .*: --resume continues the same run"):
+            run_ner.main(argv)
+    else:  # the model is that of the last checkpoint
+        assert not [name for name in run_ner.main(argv) if name.startswith("test_")]
 
 
 # What the console shows

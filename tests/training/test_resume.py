@@ -507,7 +507,7 @@ def test_a_finished_run_is_resumed_without_training(flags, tmp_path, monkeypatch
 
 
 @pytest.mark.slow
-def test_a_finished_run_without_checkpoints_predicts_without_training(tmp_path, monkeypatch):
+def test_a_finished_run_without_checkpoints_predicts_without_training(tmp_path, monkeypatch, capsys):
     argv, out = run_with_dropout(tmp_path, NONE), tmp_path / "out"
     run_glue.main([*argv, "--do_predict", "--output_dir", str(tmp_path / "whole")])
     run_glue.main([*argv, "--output_dir", str(out)])
@@ -522,6 +522,7 @@ def test_a_finished_run_without_checkpoints_predicts_without_training(tmp_path, 
     (out / "model.safetensors").unlink()
     with pytest.raises(pytest.fail.Exception, match="trained again"):
         run_glue.main([*argv, "--output_dir", str(out), "--resume"])
+    assert "model.safetensors is not a file of the folder: it is trained again\n" in capsys.readouterr().out
 
 
 def test_a_checkpoint_is_a_folder_for_from_pretrained(stopped, tmp_path):

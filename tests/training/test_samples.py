@@ -1,6 +1,7 @@
 """How much of the data a run takes, where its scores stand: metrics.json, model card, console."""
 
 import json
+import math
 from pathlib import Path
 from types import ModuleType
 
@@ -9,10 +10,12 @@ from huggingface_hub import ModelCard
 
 import run_glue
 import run_ner
+import run_pretraining
 import run_squad
 import run_swag
+from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
 from elmo_gpt_bert.training.results import part_used
-from tests.support import choices_sample, glue_sample, ner_sample
+from tests.support import choices_sample, glue_sample, ner_sample, pretraining_sample
 from tests.tasks.test_run_squad import folder as squad_folder
 
 
@@ -87,6 +90,22 @@ def test_each_part_of_mnli_says_how_much_of_it_was_scored(train, tmp_path):
     assert [result.dataset_split for result in card.data.eval_results] == ["validation_matched"]
     assert "| accuracy | " in card.text.split("Compared with the systems of")[1]
     assert "accuracy_mm" not in card.text.split("Compared with the systems of")[1]
+
+
+@pytest.mark.parametrize("kind", ["causal_lm", "bilm"])
+def test_a_perplexity_on_part_of_the_held_out_text_is_published_as_that(tmp_path, kind):
+    argv = [*pretraining_sample.flags(tmp_path, kind), "--max_steps", "1", "--report_to", "none"]
+    argv += ["--save_strategy", "no", "--output_dir"]
+    whole = run_pretraining.main([*argv, str(tmp_path / "whole")])
+    part = run_pretraining.main([*argv, str(tmp_path / "part"), "--max_eval_samples", "2"])
+    text = Corpus.open(tmp_path / f"corpus-{kind}", "validation")
+    sentences = len((tmp_path / "held_out.txt").read_text(encoding="utf-8").split("\n")) - 4  # but blank lines
+    total = (text.num_tokens + sentences) // 9 if kind == "bilm" else math.ceil(text.num_tokens / 13)
+    assert whole["eval_samples"] == whole["eval_samples_total"] == part["eval_samples_total"] == total
+    assert part["eval_samples"] == 2 and part["eval_perplexity"] != whole["eval_perplexity"]
+    cards = [ModelCard.load(tmp_path / name / "README.md") for name in ("whole", "part")]
+    assert cards[0].data.eval_results and "| validation | score |" in cards[0].text
+    assert not cards[1].data.eval_results and f"| validation, the first 2 of {total} " in cards[1].text
 
 
 @pytest.mark.slow

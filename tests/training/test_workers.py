@@ -106,6 +106,14 @@ def test_a_run_with_workers_ends_after_an_error(tmp_path):
     assert done.returncode == 1 and "RuntimeError: out of memory" in done.stderr
 
 
+def test_the_tokens_of_a_batch_are_counted_without_padding():
+    ids = torch.ones(2, 5, dtype=torch.long)
+    mask = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+    assert batches.count_real_tokens({"input_ids": ids, "attention_mask": mask}) == 8
+    assert batches.count_real_tokens({"input_ids": ids}) == 10
+    assert batches.count_real_tokens({"input_ids": ids[..., None].expand(2, 5, 50)}) == 10  # ELMo's
+
+
 def test_a_mistake_that_a_worker_finds_is_one_line():
     def collate(rows: list[int]) -> None:
         raise InputError("row 0 is empty: remove it")

@@ -247,15 +247,19 @@ def _number_documents(sentences: Iterable[Sentence | None], source: str) -> list
 
 
 def _check(data: dict[str, list[Sentence]], scheme: str | None) -> tuple[str | None, DatasetDict]:
-    """The scheme of the tags, and the splits as data sets. Raises ValueError for a tag that breaks the scheme."""
+    """The scheme of most tags, and the splits as data sets. Raises ValueError for a tag that breaks `scheme`."""
     tagged = [sentence for sentences in data.values() for sentence in sentences if sentence.tags is not None]
     if scheme in (None, "bioes"):
         for sentence in tagged:
             sentence.tags = [re.sub("^[MLU](?=-|$)", lambda prefix: BIOES[prefix[0]], tag) for tag in sentence.tags]
     check_prefixes(tagged, SCHEMES[scheme or "bioes"])
     if tagged:
-        scheme = scheme or detect_scheme(sentence.tags for sentence in tagged)
+        tags = [sentence.tags for sentence in tagged]
+        scheme = scheme or detect_scheme(tags)
         check_scheme(tagged, scheme)
+        first = first_prefixes(tags)
+        if scheme == "iob1" and first["B"] > first["I"]:  # it was given, for IOB2 with mistakes
+            scheme = "iob2"
     return scheme, DatasetDict({split: _to_dataset(sentences) for split, sentences in data.items()})
 
 
@@ -334,15 +338,21 @@ def _may_follow(previous: str, tag: str, scheme: str) -> bool:
     return scheme == "iob1" or after != "I" or continues
 
 
-def detect_scheme(sentences: Iterable[Sequence[str]]) -> str:
+def detect_scheme(sentences: Collection[Sequence[str]]) -> str:
     """The scheme of tagged sentences; IOB2 if they have no entities."""
-    pairs = {pair for tags in sentences for pair in pairwise(["O", *tags])}
-    if any(tag[0] in "ES" for _, tag in pairs):
+    if any(tag[0] in "ES" for tag in set(chain.from_iterable(sentences))):
         return "bioes"
-    first_prefixes = {
-        tag[0] for previous, tag in pairs if split_tag(previous)[1] != split_tag(tag)[1] or previous == "O"
-    }
-    return "iob1" if "I" in first_prefixes and "B" not in first_prefixes else "iob2"
+    first = first_prefixes(sentences)
+    return "iob1" if first["I"] and not first["B"] else "iob2"
+
+
+def first_prefixes(sentences: Iterable[Sequence[str]]) -> Counter[str]:
+    """How often each prefix is that of a word behind none of the same type, where IOB1 has I and IOB2 has B."""
+    first = Counter()
+    for (previous, tag), count in Counter(chain.from_iterable(pairwise(["O", *tags]) for tags in sentences)).items():
+        if split_tag(previous)[1] != split_tag(tag)[1] or previous == "O":
+            first[tag[0]] += count
+    return first
 
 
 def entity_types(sentences: Iterable[Sequence[str]]) -> list[str]:

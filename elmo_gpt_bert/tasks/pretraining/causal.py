@@ -54,8 +54,8 @@ class CausalLM(Objective):
         self.corpus, self.length, self.seed, self.shuffle = corpus, length, seed, shuffle
         self.pad_token_id = pad_token_id or 0
         self.size = -(-corpus.num_tokens // length)
-        self.predictions = corpus.num_tokens - len(corpus.documents)
-        if self.predictions == 0:
+        self.predictions = corpus.num_tokens  # a document's first token counts as much as the mean of the others
+        if self.predictions == len(corpus.documents):
             raise InputError(
                 f"{corpus.name} has only documents of one token, of which none follows another: give more"
             )

@@ -135,11 +135,6 @@ class HeldOut:
     objective: Objective
     samples: int
 
-    @classmethod
-    def of(cls, objective: Objective, limit: int | None = None) -> HeldOut:
-        """All samples of the objective's corpus, or the first up to `limit`."""
-        return cls(objective, objective.size if limit is None else min(limit, objective.size))
-
     def __len__(self) -> int:
         return self.samples
 

@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from elmo_gpt_bert.tasks.pretraining.objective import Objective
 from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.batches import Batch, Counts, Plan, Stretch, Update
-from elmo_gpt_bert.training.identity import FINAL_LENGTH, SAMPLES
+from elmo_gpt_bert.training.identity import ENDS_EPOCH, EPOCH_SAMPLES, FINAL_LENGTH, SAMPLES
 from elmo_gpt_bert.training.optimization import samples_of_update
 from elmo_gpt_bert.training.processes import from_all
 
@@ -139,7 +139,8 @@ class CorpusPlan(Plan):
             SAMPLES: self.ramp.size,
             "updates": self.updates,
             FINAL_LENGTH: self.phases[-1].first,
-            "updates an epoch": max(1, self.phases[0].objective.size // self.ramp.size),
+            ENDS_EPOCH: self.ends_epoch(self.updates),
+            EPOCH_SAMPLES: self.phases[0].objective.size,
         }
 
     def state(self) -> dict[str, torch.Tensor]:

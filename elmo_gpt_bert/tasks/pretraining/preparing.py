@@ -166,11 +166,13 @@ class _Preparation:
         manifest = read_manifest(self.folder)
         former = manifest.origin
         try:
-            files = describe(self.source.files())
+            files = describe(self.source, self.source.files())
         except MissingFileError:
             if former["names"] != self._names():
                 raise
             files = former["files"]  # the text may be gone
+        if files["hub"] == self.source.dataset_name:  # out of reach
+            files["hub"] = former["files"]["hub"]
         if (self._settings(manifest), files) != (former["settings"], former["files"]):
             self._refuse("from another text, with another tokenizer or with other settings")
         return True
@@ -186,7 +188,7 @@ class _Preparation:
     def write(self, folder: Path) -> None:
         """Writes the corpus to an empty folder."""
         files = self.source.files(self.evaluates)
-        origin = {"settings": self._settings(), "names": self._names(), "files": describe(files)}
+        origin = {"settings": self._settings(), "names": self._names(), "files": describe(self.source, files)}
         texts = self.source.texts(files)
         text = (texts, self.source.share(texts), PIECE_SIZE)
         words, counts, rule = None, None, self.source.sentences
@@ -201,7 +203,7 @@ class _Preparation:
             write_words(folder, words, vocabulary.rows_of_characters(tokenizer, words))
         kind, encoder = token_type(len(words or tokenizer)), Encoder(tokenizer, words)
         num_bytes = write_tokens(folder, read_pieces(*text, "write tokens"), encoder, rule, kind, self.processes)
-        if describe(files) != origin["files"]:
+        if describe(self.source, files) != origin["files"]:
             self._refuse("from a text that changed while it was read")
         for split, name in (("train", "training"), ("validation", "held-out")):
             if split in texts and split not in num_bytes:

@@ -19,12 +19,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from glob import glob, has_magic
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow
 from pyarrow import parquet
 
-from elmo_gpt_bert.tasks.rows import READERS, ending, load_hub, read_lines
+from elmo_gpt_bert.tasks.rows import READERS, ending, hub_version, load_hub, read_lines
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError
 from elmo_gpt_bert.training.files import file_digest, plain
 
@@ -301,13 +301,15 @@ class TextSource:
 # Whether it is the same
 
 
-def describe(files: Mapping[str, list[Path]]) -> dict[str, list[list[str]]]:
-    """The name and the SHA-256 of each file of the splits.
+def describe(source: TextSource, files: Mapping[str, list[Path]]) -> dict[str, Any]:
+    """The name and the SHA-256 of each file of the splits, and the `hub_version` of a data set of the Hub.
 
     Raises ValueError for held-out text that is a copy of training text.
     """
+    hub = source.dataset_name and hub_version(source.dataset_name, source.dataset_config_name, None)
     trained = {file_digest(file): file for file in files.get("train", ())}
     for file in files.get("validation", ()):
         if file.stat().st_size and (copy := trained.get(file_digest(file))):
             raise InputError(f"the held-out text {file} is a copy of {copy}, which is trained on: leave one out")
-    return {split: [[file.name, file_digest(file)] for file in paths] for split, paths in files.items()}
+    digests = {split: [[file.name, file_digest(file)] for file in paths] for split, paths in files.items()}
+    return digests | {"hub": hub}
