@@ -29,8 +29,8 @@ ARGUMENTS = {"run_glue": "GlueArguments", "run_ner": "NerArguments"}
 KINDS = {"run_glue": "SEQ_CLS", "run_ner": "TOKEN_CLS"}
 RANK = 16
 TAKEN = {"learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "seed"}
-TAKEN |= {"lr_scheduler_type", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm"}
-USED = {*EVALUATION, *TAKEN, "do_train", "max_steps", "warmup_steps", "warmup_ratio", "pad_to_max_length"}
+TAKEN |= {"weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "max_steps"}
+USED = {*EVALUATION, *TAKEN, "do_train", "warmup_steps", "warmup_ratio", "pad_to_max_length"}
 
 
 def main(argv: list[str] | None = None) -> dict[str, float]:
@@ -42,8 +42,8 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     args = parse_arguments(getattr(script, ARGUMENTS[name]), words)
     if Path(args.output_dir, "metrics.json").exists() and not args.overwrite_output_dir:
         parser.error(f"{args.output_dir} holds a finished run: choose another --output_dir")
-    others = {field.name: field.default for field in fields(RunArguments) if field.name not in USED}
-    print("no effect here:", *[f"--{name}" for name, default in others.items() if getattr(args, name) != default])
+    rest = {field.name: field.default for field in fields(RunArguments) if field.name not in USED}
+    print("no effect here:", *[f"--{name}" for name, usual in rest.items() if vars(args)[name] != usual] or ["none"])
     set_seed(args.seed)
     task = script.load(args)
     checksum = file_digest(Path(args.model_name_or_path, "model.safetensors"))
@@ -55,7 +55,8 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     settings = TrainingArguments(
         **{name: getattr(args, name) for name in TAKEN},
         output_dir=args.output_dir,
-        max_steps=args.max_steps,
+        dataloader_num_workers=args.dataloader_num_workers or 0,
+        fp16=args.mixed_precision == "fp16",
         warmup_steps=args.warmup_steps or args.warmup_ratio,  # below 1, it is a share of the updates
         bf16=args.mixed_precision == "bf16",
         use_cpu=not torch.cuda.is_available(),

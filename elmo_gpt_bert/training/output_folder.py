@@ -15,8 +15,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError
 from elmo_gpt_bert.training.files import file_digest, read_json_object, remove_folder, sha256, sync
 
@@ -133,20 +131,6 @@ def damage(folder: Path, may_have_more: bool = False) -> str | None:
     except OSError as error:  # of a disk that fails
         return f"{Path(error.filename or SHA256SUMS).name}: {error.strerror}"
     return f"{unlisted[0]} is not in {SHA256SUMS}, but would be read" if unlisted and not may_have_more else None
-
-
-def damage_of_model(folder: Path) -> str | None:
-    """The first problem of a finished run's model; None if the user has only added files or deleted SHA256SUMS."""
-    if (folder / SHA256SUMS).exists():
-        return damage(folder, may_have_more=True)
-    try:
-        name = "config.json"
-        read_json_object(folder / name)
-        name = "model.safetensors"
-        with safe_open(folder / name, "pt"):
-            return None
-    except (OSError, ValueError, SafetensorError):
-        return f"{name} is missing or broken"
 
 
 def _sums(listing: Path) -> dict[str, str]:

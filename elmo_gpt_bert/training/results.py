@@ -113,11 +113,11 @@ def check_metric(results: Mapping[str, float], metric: str) -> None:
 def goodness(results: Mapping[str, float], metric: str | None) -> float:
     """A number that is greater for a better model: its score in `metric`, by default the main score.
 
-    For metrics that are better when lower, like the loss, it is the negative value. A model for which `metric` is
-    undefined is better than no other.
+    For metrics that are better when lower, like the loss, it is the negative value. A model for which a named `metric`
+    is undefined is better than no other.
     """
     scores = scores_of(defined(results))
-    name = next(iter(scores)) if metric is None else metric.removeprefix("eval_")
+    name = next(iter(scores), None) if metric is None else metric.removeprefix("eval_")
     if name not in scores:
         return -math.inf
     return -scores[name] if name.removesuffix(MISMATCHED) in LOWER_IS_BETTER else scores[name]

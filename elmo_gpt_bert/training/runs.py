@@ -206,14 +206,14 @@ def _read_finished(output: Path, args: RunArguments) -> dict[str, Any] | None:
         if not has_checkpoint:
             raise
         return None
-    problem = None if record is None else output_folder.damage_of_model(output)
+    problem = None if record is None else output_folder.damage(output, may_have_more=True)
     if problem is None:
         return record
     problem = f"{output} holds a finished run, but {problem}"
     if not has_checkpoint and (output / WEIGHTS).exists():
         raise FileError(
-            f"{problem}: copy the folder again, delete its {output_folder.SHA256SUMS} if the change is on purpose, or "
-            "train again with --overwrite_output_dir in place of --resume"
+            f"{problem}, so its scores may be those of other weights: copy the folder again, or train again with "
+            "--overwrite_output_dir in place of --resume"
         )
     print(f"{problem}: it {'goes on from its last checkpoint' if has_checkpoint else 'is trained again'}")
     return None

@@ -107,7 +107,8 @@ def read_files(
     Args:
         text_column, label_column: other columns of words and tags; the columns of CoNLL have numbers, 1 for the first,
             -1 for the last.
-        scheme: the scheme of the tags, by default detected. As in conlleval, iob1 reads malformed IOB too.
+        scheme: the scheme of the tags, by default detected. As in conlleval, iob1 reads malformed IOB2 too; iob2 is
+            then returned.
         held_out: the percentage of the train file's documents, or of its sentences if it has no two documents, that
             is the validation split, as in `part_of`.
         tag_names: the names of tags that are numbers, as `Dataset.to_json` writes them: of 0, of 1 and so on.
@@ -258,7 +259,8 @@ def _check(data: dict[str, list[Sentence]], scheme: str | None) -> tuple[str | N
         scheme = scheme or detect_scheme(tags)
         check_scheme(tagged, scheme)
         first = first_prefixes(tags)
-        if scheme == "iob1" and first["B"] > first["I"]:  # it was given, for IOB2 with mistakes
+        if scheme == "iob1" and first["B"] > first["I"]:
+            PartialState().print("--data_scheme iob1: most entities begin with B, so predictions are written in IOB2")
             scheme = "iob2"
     return scheme, DatasetDict({split: _to_dataset(sentences) for split, sentences in data.items()})
 

@@ -171,8 +171,8 @@ class _Preparation:
             if former["names"] != self._names():
                 raise
             files = former["files"]  # the text may be gone
-        if files["hub"] == self.source.dataset_name:  # out of reach
-            files["hub"] = former["files"]["hub"]
+        if files.get("hub", "") == self.source.dataset_name:  # which is out of reach, so its version is not known
+            files["hub"] = former["files"].get("hub")
         if (self._settings(manifest), files) != (former["settings"], former["files"]):
             self._refuse("from another text, with another tokenizer or with other settings")
         return True

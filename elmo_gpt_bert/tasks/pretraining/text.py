@@ -306,10 +306,10 @@ def describe(source: TextSource, files: Mapping[str, list[Path]]) -> dict[str, A
 
     Raises ValueError for held-out text that is a copy of training text.
     """
-    hub = source.dataset_name and hub_version(source.dataset_name, source.dataset_config_name, None)
+    hub = source.dataset_name
     trained = {file_digest(file): file for file in files.get("train", ())}
     for file in files.get("validation", ()):
         if file.stat().st_size and (copy := trained.get(file_digest(file))):
             raise InputError(f"the held-out text {file} is a copy of {copy}, which is trained on: leave one out")
     digests = {split: [[file.name, file_digest(file)] for file in paths] for split, paths in files.items()}
-    return digests | {"hub": hub}
+    return digests if hub is None else digests | {"hub": hub_version(hub, source.dataset_config_name, None)}
