@@ -62,7 +62,7 @@ from elmo_gpt_bert.training.arguments import (
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.loading import check_length, load_config, load_model, load_tokenizer
-from elmo_gpt_bert.training.results import count_samples, describe_number, first_examples
+from elmo_gpt_bert.training.results import count_samples, describe_number, first_examples, scores_of
 from elmo_gpt_bert.training.runs import command, repeat, run_task
 from elmo_gpt_bert.training.task import Description, Evaluation, Outputs, Task
 
@@ -119,14 +119,8 @@ class SquadArguments(DataArguments):
     )
 
     def repeated_flags(self, results: Mapping[str, float]) -> dict[str, Any]:
-        """As in every script; for SQuAD 2.0 with the threshold that has the best F1 on the validation set.
-
-        The scorer's threshold is 0 where it is best to predict no answer at all.
-        """
-        best = results.get("eval_best_f1_thresh")
-        share = results.get("eval_NoAns_total", 0) / results.get("eval_total", 1)
-        if best == 0 and math.isclose(results["eval_best_f1"], 100 * share):
-            best = NEVER
+        """As in every script; for SQuAD 2.0 with the threshold that has the best F1 on the validation set."""
+        best = tuned_threshold(scores_of(results))
         return ({} if best is None else {"null_score_diff_threshold": best}) | super().repeated_flags(results)
 
     def __post_init__(self) -> None:
@@ -226,13 +220,9 @@ class Answering(Task):
         }
 
     def tune(self, evaluation: Evaluation) -> None:
-        """Takes the threshold with the best F1 on the validation set.
-
-        If it is best to predict no answer at all, the scorer's threshold is 0. Some log odds are below 0, so the
-        threshold is then minus infinity.
-        """
-        best = evaluation.scores.get("best_f1_thresh", 0.0)
-        self.best_threshold = best if best in evaluation.predictions.null_odds.values() else -math.inf
+        """Takes the threshold with the best F1 on the validation set."""
+        best = tuned_threshold(evaluation.scores)
+        self.best_threshold = 0.0 if best is None else best
 
 
 def main(argv: list[str] | None = None) -> dict[str, float]:
@@ -279,6 +269,15 @@ def score_answers(
     predicted, best = (mark(texts, references, answers.null_odds) for texts in (answers.predictions, answers.best))
     values = squad2_scores(predicted) | best_thresholds(best)
     return {"exact_match" if name == "exact" else name: value for name, value in values.items()}
+
+
+def tuned_threshold(scores: Mapping[str, float]) -> float | None:
+    """The threshold with the best F1; None without the scores of SQuAD 2.0.
+
+    The scorer's is 0 where it is best to predict no answer at all, though some log odds are below 0.
+    """
+    best, share = scores.get("best_f1_thresh"), scores.get("NoAns_total", 0) / scores.get("total", 1)
+    return NEVER if best == 0 and math.isclose(scores["best_f1"], 100 * share) else best
 
 
 def describe_data(args: SquadArguments) -> Description:

@@ -116,7 +116,7 @@ def goodness(results: Mapping[str, float], metric: str | None) -> float:
     For metrics that are better when lower, like the loss, it is the negative value. A model for which a named `metric`
     is undefined is better than no other.
     """
-    scores = scores_of(defined(results))
+    scores = scores_of(results)
     name = next(iter(scores), None) if metric is None else metric.removeprefix("eval_")
     if name not in scores:
         return -math.inf

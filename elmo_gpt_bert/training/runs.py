@@ -177,8 +177,8 @@ def _trained_before(
 ) -> Trained | None:
     """With --resume, what a run that has finished left; `model` gets its weights.
 
-    The run's scores of a test set are among it, so `identity` names that test set, too. None if there is no such run.
-    Every process must call it.
+    None if there is no such run. Its scores of a test set are kept, so `identity` gets the name of that set. Every
+    process must call it.
     """
     output = Path(args.output_dir)
     record = on_main(partial(_read_finished, output, args)) if args.resume else None

@@ -258,8 +258,7 @@ def _check(data: dict[str, list[Sentence]], scheme: str | None) -> tuple[str | N
         tags = [sentence.tags for sentence in tagged]
         scheme = scheme or detect_scheme(tags)
         check_scheme(tagged, scheme)
-        first = first_prefixes(tags)
-        if scheme == "iob1" and first["B"] > first["I"]:
+        if scheme == "iob1" and (first := first_prefixes(tags))["B"] > first["I"]:
             PartialState().print("--data_scheme iob1: most entities begin with B, so predictions are written in IOB2")
             scheme = "iob2"
     return scheme, DatasetDict({split: _to_dataset(sentences) for split, sentences in data.items()})
