@@ -278,6 +278,7 @@ class Classification(Task):
         if for_leaderboard is not None and len(values) == for_leaderboard.examples:
             files[for_leaderboard.name] = numbered_lines(map(self.glue_task.for_leaderboard, values))
         elif for_leaderboard is not None:
+            Path(self.args.output_dir, for_leaderboard.name).unlink(missing_ok=True)  # of an earlier test file
             published = f"{for_leaderboard.examples:,} examples of the published test set"
             print(f"no {for_leaderboard.name} for the leaderboard: it has to predict all {published}")
         return files

@@ -118,6 +118,7 @@ PAIRS = (
     OneWay("lr_scheduler_type", "warmup_steps", lambda args: args.lr_scheduler_type == "constant"),
     OneWay("lr_scheduler_type", "warmup_ratio", lambda args: args.lr_scheduler_type == "constant"),
     OneWay("lr_scheduler_type", "decay_ratio", lambda args: args.lr_scheduler_type != "warmup_stable_decay"),
+    OneWay("optim", "adam_beta1 adam_beta2 adam_epsilon", lambda args: args.optim == "adagrad"),
     OneWay("torch_compile", "torch_compile_mode", lambda args: not args.torch_compile),
     OneWay("push_to_hub", "hub_private_repo", lambda args: not args.push_to_hub),
 )

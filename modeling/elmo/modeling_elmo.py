@@ -432,8 +432,14 @@ class ElmoModel(ElmoPreTrainedModel):
         """With `config.state="carry"`, keeps the last states of this batch's rows for the next batch.
 
         States of other rows stay as they are.
+        Raises ValueError in a copy of `nn.DataParallel`, which is gone after the batch, and its states with it.
         """
         if self.config.state == "carry":
+            if getattr(self, "_is_replica", False):
+                raise ValueError(
+                    'config.state="carry" keeps states in the model, and nn.DataParallel drops its copies: start one '
+                    'process for each device, or set it to "warm" or "zero"'
+                )
             carried = zip(self.carried_rows(len(order)), state, strict=True)
             self.carried = tuple(rows.to(end).index_copy(2, order, end) for rows, end in carried)
 

@@ -111,3 +111,12 @@ def test_warming_needs_a_sentence_and_a_graph_keeps_no_state():
         small_model().warm_up([])
     with pytest.raises(ValueError, match='config.state="carry" cannot be traced'):
         torch.export.export(small_model(state="carry"), (), {"input_ids": batch_of(FIRST, K)}, strict=False)
+
+
+def test_a_copy_of_data_parallel_says_that_it_cannot_carry_a_state():
+    model = small_model(state="carry")
+    copy = model._replicate_for_data_parallel()
+    copy._buffers = model._buffers
+    copy._parameters = model._parameters
+    with pytest.raises(ValueError, match="nn.DataParallel drops its copies"):
+        copy(batch_of(FIRST, K))

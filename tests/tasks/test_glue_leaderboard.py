@@ -107,8 +107,11 @@ def test_the_two_halves_of_mnli_are_not_exchanged():
 def test_a_part_of_a_test_set_has_no_file_for_the_leaderboard_and_the_run_says_so(tmp_path, capsys):
     write_task(tmp_path, "WNLI")
     flags = ["--model_name_or_path", str(write_model(tmp_path)), "--tokenizer_name", str(write_vocabulary(tmp_path))]
-    flags += ["--task_name", "wnli", "--data_dir", str(tmp_path), "--do_predict", "--max_seq_length", "8"]
-    run_glue.main([*flags, "--max_predict_samples", "3", "--output_dir", str(tmp_path / "out")])
+    flags += ["--task_name", "wnli", "--data_dir", str(tmp_path), "--do_train", "--max_steps", "1"]
+    flags += ["--max_seq_length", "8", "--output_dir", str(tmp_path / "out")]
+    run_glue.main(flags)
+    (tmp_path / "out" / "WNLI.tsv").write_text("index\tprediction\n")  # as of an earlier test file
+    run_glue.main([*flags, "--resume", "--do_predict", "--max_predict_samples", "3"])
     assert (tmp_path / "out" / "predictions.tsv").exists() and not (tmp_path / "out" / "WNLI.tsv").exists()
     note = "no WNLI.tsv for the leaderboard: it has to predict all 146 examples of the published test set\n"
     assert note in capsys.readouterr().out

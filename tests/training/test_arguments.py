@@ -220,6 +220,7 @@ def test_their_flags_are_ours_under_other_names_and_leave_no_trace(tmp_path, the
         ),
         ("--save_strategy no --save_steps 5", "--save_steps 5 has no effect with --save_strategy no: leave out one"),
         ("--hub_private_repo", "--hub_private_repo True has no effect with --push_to_hub False"),
+        ("--optim adagrad --adam_beta2 0.98", "--adam_beta2 0.98 has no effect with --optim adagrad: leave it out"),
         ("--report_to curves curves", "trackio, curves, not curves,curves"),
         ("--warmup_steps -1", "--warmup_steps must be 0 or more, not -1"),
         ("--eval_strategy steps --do_eval", "--eval_strategy steps needs --eval_steps"),
