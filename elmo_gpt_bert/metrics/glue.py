@@ -59,8 +59,10 @@ def accuracy_and_macro_f1(predictions: list[int], references: list[int]) -> dict
 
 def multi_label(predictions: list[list[int]], references: list[list[int]]) -> dict[str, float]:
     """The F1 of a class is 0, not undefined, if it is neither predicted nor present."""
+    # Of a single class, scikit-learn would count its absence as another one.
+    labels = [1] if np.shape(references)[1:] == (1,) else None
     scores = {
-        f"f1_{average}": float(f1_score(references, predictions, average=average, zero_division=0))
+        f"f1_{average}": float(f1_score(references, predictions, labels=labels, average=average, zero_division=0))
         for average in ("micro", "macro")
     }
     return {**scores, **accuracy(predictions, references)}
