@@ -57,6 +57,7 @@ from ..shared.modeling_attention import (
     attention_implementation,
     create_mask,
     eager_attention_forward,
+    is_causal_call,
     mask_of_queries,
     project,
     split_heads,
@@ -127,13 +128,16 @@ class ZooBertSelfAttention(nn.Module):
     def __init__(self, config: ZooBertConfig):
         super().__init__()
         self.config = config
-        self.is_causal = config.is_decoder
         self.head_dim = config.hidden_size // config.num_attention_heads
         self.scaling = self.head_dim**-0.5
         self.query = Linear(config.hidden_size, config.hidden_size)
         self.key = Linear(config.hidden_size, config.hidden_size)
         self.value = Linear(config.hidden_size, config.hidden_size)
         self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
+
+    @property
+    def is_causal(self) -> bool:
+        return self.config.is_decoder
 
     def forward(
         self,
@@ -439,7 +443,8 @@ class ZooBertModel(ZooBertPreTrainedModel):
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """The encoder on a batch with its padding, (B, T), or on a packed one, (1, N); states of that shape."""
         hidden_states = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
-        mask = create_mask(self.config, hidden_states, plan, cache, self.config.is_decoder)
+        is_causal = is_causal_call(kwargs, default=self.config.is_decoder)
+        mask = create_mask(self.config, hidden_states, plan, cache, is_causal)
         return self.encoder(hidden_states, mask, packing=plan.packing, read=plan.read, cache=cache, **kwargs)
 
     def _check_no_decoder(self, kwargs: dict):
@@ -448,6 +453,10 @@ class ZooBertModel(ZooBertPreTrainedModel):
         unsupported = [name for name in decoder_names if kwargs.get(name) is not None and kwargs[name] is not False]
         if unsupported:
             raise ValueError(f"{', '.join(unsupported)}: {NO_DECODER}")
+        if kwargs.get("is_causal") and not self.config.is_decoder:
+            raise ValueError(
+                "is_causal=True, but this is an encoder: set config.is_decoder=True to read left to right."
+            )
 
 
 class ZooBertWordPredictor(ZooBertPreTrainedModel):

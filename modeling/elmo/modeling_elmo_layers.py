@@ -32,7 +32,7 @@ from transformers.utils import auto_docstring
 from transformers.utils.import_utils import is_tracing
 
 from ..shared.modeling_heads import IGNORED
-from ..shared.modeling_onednn import is_faster, linear, needs_static_shapes
+from ..shared.modeling_onednn import is_faster, is_plain, linear, needs_static_shapes
 from ..shared.modeling_recurrence import lacks_lstm, rnn_weights, run_padded
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo import ElmoModel, ElmoPreTrainedModel, word_mask
@@ -277,8 +277,8 @@ def _run_packed(layer: nn.RNNBase, states: torch.Tensor, packing: tuple[torch.Te
     if not len(places):
         return states.new_zeros(*batch, 2 * layer.hidden_size)
     words = states.flatten(0, 1)[places]
-    fast = is_faster(words, layer.weight_ih_l0, len(sizes))
-    if isinstance(layer, nn.LSTM) and (fast or lacks_lstm(words)):
+    is_fast = is_plain(layer, nn.LSTM) and is_faster(words, layer.weight_ih_l0, len(sizes))
+    if is_fast or (isinstance(layer, nn.LSTM) and lacks_lstm(words)):
         outputs = _run_fast(layer, words, mirror, sizes.tolist())
     else:
         outputs = layer(PackedSequence(words, sizes))[0].data

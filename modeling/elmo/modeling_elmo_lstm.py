@@ -224,7 +224,7 @@ def run_both(gates: Pair, weights: Weights, state: State, sizes: list[int], clip
     if gates[0].device.type == "xla":
         return _run_on_xla(gates, weights, state, sizes, clips)
     dtype = gates[0].dtype  # under autocast, its type
-    hidden, cell = state[0].to(dtype), state[1].float()
+    hidden, cell = state[0].to(dtype), state[1].to(torch.promote_types(dtype, torch.float32))
     if not sizes:
         return *(part[:, :1].expand(-1, hidden.shape[-1]) for part in gates), (hidden, cell)
     weights = [[weight.to(dtype) for weight in step_weights] for step_weights in weights]
@@ -251,7 +251,8 @@ def scan_both(gates: Pair, masks: Pair, weights: Weights, state: State, clips: C
     outputs, ends = [], []
     for direction, step_weights in enumerate(weights):
         hidden, cell = (part[direction] for part in state)
-        start, columns = (hidden.to(gates[direction].dtype), cell.float()), (gates[direction], masks[direction])
+        dtype, columns = gates[direction].dtype, (gates[direction], masks[direction])
+        start = hidden.to(dtype), cell.to(torch.promote_types(dtype, torch.float32))
         end, output = scan(partial(scanned_lstm_step, clips=clips), start, columns, step_weights)
         outputs.append(output)
         ends.append(end)
@@ -381,7 +382,7 @@ def _before(states: torch.Tensor, first: torch.Tensor, sizes: tuple[int, ...]) -
 
 def _squashed(activated: torch.Tensor, cells: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
     """(..., M, C), sigmoid(o) tanh(c), which P multiplies."""
-    return (activated[..., 3 * cells.shape[-1] :].float() * tanh_(cells.clone())).to(outputs.dtype)
+    return (activated[..., 3 * cells.shape[-1] :].to(cells.dtype) * tanh_(cells.clone())).to(outputs.dtype)
 
 
 def _product_with(weight: torch.Tensor, steps: int) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -61,6 +61,7 @@ from ..shared.modeling_attention import (
     attention_implementation,
     create_mask,
     eager_attention_forward,
+    is_causal_call,
     mask_of_queries,
     split_heads,
 )
@@ -105,7 +106,7 @@ class ZooGPTWordPredictor(nn.Linear):
     """The scores of all words: products with the word embeddings (equation 2)."""
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        return linear_in_steps(states, self.weight)  # (..., H) -> (..., V)
+        return linear_in_steps(states, self.weight, self.bias)  # (..., H) -> (..., V)
 
 
 class ZooGPTAttention(nn.Module):
@@ -324,7 +325,7 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         if token_type_ids is not None:
             hidden_states = hidden_states + self.tokens_embed(token_type_ids)
         hidden_states = self.drop(hidden_states)
-        mask = create_mask(self.config, hidden_states, plan, cache, is_causal=True)
+        mask = create_mask(self.config, hidden_states, plan, cache, is_causal_call(kwargs, default=True))
         blocks = list(self.h)[: self.config.n_layer] if self.exits_early else list(self.h)
         check_places(cache, len(blocks), "n_layer")
         last, (last_mask, read) = len(blocks) - 1, mask_of_queries(mask, plan.read)

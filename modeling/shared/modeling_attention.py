@@ -76,7 +76,7 @@ def attend(
         attention_mask: as `create_mask` makes it; None if packed.
         cache: keys and values (B, A, P, D) of tokens before, to which these are added; None if packed.
         place: of the layer in the model; only a cache asks for it.
-        kwargs: what the function takes, `dropout` and `scaling` among others.
+        kwargs: what the function takes, `dropout` and `scaling` among others, and `is_causal` in the module's place.
 
     Returns: (B, Q, A * D), and probabilities (B, A, Q, P + T) if the implementation returns them.
     """
@@ -115,7 +115,8 @@ def _attend_in_groups(function, module, query, key, value, packing: Packing, **k
 def _attend_on_a_grid(function, module, query, key, value, packing: Packing, **kwargs) -> torch.Tensor:
     """One call for all sequences, padded to the longest of them: (1, N or S, A, D)."""
     one_query = query.shape[1] != key.shape[1]  # which sees all of its sequence
-    mask = packing.causal_mask if module.is_causal and not one_query else packing.mask
+    is_causal = is_causal_call(kwargs, module.is_causal) and not one_query
+    mask = packing.causal_mask if is_causal else packing.mask
     query = query.transpose(0, 1) if one_query else packing.grid.unpack(query)
     states = (query, packing.grid.unpack(key), packing.grid.unpack(value))  # (S, 1 or L, A, D)
     states = (state.transpose(1, 2) for state in states)
@@ -135,7 +136,7 @@ def _attend_by_flash(function, module, query, key, value, packing, scaling, drop
     dtype = product_type(query)  # autocast does not cast for this operation
     states = (state.squeeze(0).to(dtype) for state in (query, key, value))  # (N or S, A, D)
     # A single query of a causal layer is its sequence's last token, which sees all others.
-    is_causal = module.is_causal and lengths["max_length_q"] > 1
+    is_causal = is_causal_call(kwargs, module.is_causal) and lengths["max_length_q"] > 1
     output, *_ = FLASH_OPERATION(*states, *lengths.values(), dropout, is_causal, False, scale=scaling)
     return output.unsqueeze(0)
 
@@ -205,6 +206,11 @@ def _are_one_product(config, states: torch.Tensor, layers: list[nn.Module]) -> b
     return are_plain and all(layer.weight.dtype != torch.get_autocast_dtype(device) for layer in layers)
 
 
+def is_causal_call(kwargs: dict, default: bool) -> bool:
+    """Whether a token sees none after it: as transformers' argument `is_causal` says or, without it, by default."""
+    return default if kwargs.get("is_causal") is None else kwargs["is_causal"]
+
+
 def split_heads(states: torch.Tensor, head_dim: int) -> torch.Tensor:
     """(B, T, A * D) -> (B, T, A, D), also for an empty batch. Under tensor parallelism, A is a process's heads.
 
@@ -225,7 +231,7 @@ def eager_attention_forward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """softmax(QK' / sqrt(D)) V written out; the only implementation that returns its probabilities."""
     scores = query @ key.transpose(2, 3) * scaling  # (B, A, T, P + T)
-    if attention_mask is None and module.is_causal and query.shape[2] > 1:
+    if attention_mask is None and is_causal_call(kwargs, module.is_causal) and query.shape[2] > 1:
         attention_mask = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).tril()
     if attention_mask is not None and attention_mask.dtype == torch.bool:
         scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)

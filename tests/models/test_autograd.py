@@ -301,3 +301,24 @@ def test_second_derivatives_of_the_crf_are_those_of_all_its_sequences():
 
     losses = {"ours": lambda emissions: crf.negative_log_likelihood(emissions, tags, mask).sum(), "all": by_sequences}
     torch.testing.assert_close(second(losses["ours"]), second(losses["all"]), **EXACT)
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["recurrence", "scan"])
+def test_elmos_gradients_in_double_precision_are_those_of_finite_differences(traced, characters):
+    model = elmo().double()
+    weight = model.layers[0].forward_lstm.recurrent.weight
+
+    def score() -> torch.Tensor:
+        mask = torch.tensor([[True] * 3, [True, True, False]])
+        states = model.padded_layers(characters, mask, None)[-1] * mask[..., None] if traced else None
+        return (model(characters).last_hidden_state if states is None else states).sin().sum()
+
+    (gradient,) = torch.autograd.grad(score(), weight)
+    direction, step = torch.randn_like(weight), 1e-5
+    with torch.no_grad():
+        ends = []
+        for sign in (1, -1):
+            weight.add_(sign * step * direction)
+            ends.append(score())
+            weight.sub_(sign * step * direction)
+    torch.testing.assert_close((gradient * direction).sum(), (ends[0] - ends[1]) / (2 * step), atol=1e-8, rtol=1e-6)

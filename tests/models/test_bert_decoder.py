@@ -151,3 +151,24 @@ def test_generation_and_an_encoder_that_is_to_predict_are_one_clear_error(tmp_pa
         ours(torch.tensor([[1, 2]]), use_cache=True)
     with pytest.raises(ValueError, match="^is_decoder=False: .* every token sees the one that the head predicts"):
         modeling.ZooBertLMHeadModel(modeling.ZooBertConfig(**SIZES))
+
+
+@UNPAD
+@ATTENTION
+@pytest.mark.parametrize("is_decoder", [True, False])
+def test_a_direction_that_is_changed_later_holds_for_every_batch_as_in_the_stock_model(
+    is_decoder, attention, unpad, tmp_path
+):
+    stock, ours = pair("Model", tmp_path, attention, is_decoder=not is_decoder)
+    this = case("Model")
+    for model in (stock, ours):
+        model.config.is_decoder = is_decoder
+    expected = stock(**this.inputs, use_cache=False).last_hidden_state
+    found = ours(**this.inputs, unpad=unpad).last_hidden_state
+    torch.testing.assert_close(found[this.real], expected[this.real], atol=1e-5, rtol=0)
+
+
+def test_an_encoder_that_is_asked_to_read_left_to_right_says_what_to_set(tmp_path):
+    _, ours = pair("Model", tmp_path)
+    with pytest.raises(ValueError, match="is_causal=True, but this is an encoder: set config.is_decoder=True"):
+        ours(**case("Model").inputs, is_causal=True)

@@ -27,6 +27,7 @@ SIZES = {
     "id2label": dict(enumerate(NAMES)),
     "label2id": {name: index for index, name in enumerate(NAMES)},
 }
+CALLS: list[str] = []
 TAGLM = {"elmo_placement": "after_first_rnn", "mix_top_layer_only": True}
 KINDS = {
     "elmo": {},
@@ -371,3 +372,23 @@ def test_the_baseline_learns_that_capitals_begin_names(use_crf):
         tags = model.eval()(**unseen).logits.argmax(-1)
     known = unseen["labels"] != -100
     assert torch.equal(tags[known], unseen["labels"][known])
+
+
+def test_a_hook_on_the_lstm_or_another_class_in_its_place_is_called():
+    """The fast recurrence reads the weights of torch's LSTM alone, and so must stand back."""
+    model, batch = make_model(use_crf=False), make_batch()
+    plain = model(**batch).logits
+    hook = model.rnn.layers[0].register_forward_hook(lambda *_: CALLS.append("hook"))
+    torch.testing.assert_close(model(**batch).logits, plain, atol=1e-5, rtol=0)
+    hook.remove()
+
+    class Silent(nn.LSTM):
+        def forward(self, packed, hx=None):
+            output, state = super().forward(packed, hx)
+            return output._replace(data=torch.zeros_like(output.data)), state
+
+    model.rnn.layers[0].__class__ = Silent
+    assert CALLS == ["hook"] and not torch.allclose(model(**batch).logits, plain, atol=1e-2)
+    model.rnn.layers[0].__class__ = nn.LSTM
+    quantized = torch.ao.quantization.quantize_dynamic(model, {nn.LSTM})
+    torch.testing.assert_close(quantized(**batch).logits, plain, atol=0.1, rtol=0)

@@ -362,3 +362,12 @@ def test_embeddings_without_a_weight_of_their_own_are_no_hindrance(tmp_path):
     ours.set_input_embeddings(Wrapped(ours.get_input_embeddings()))
     assert_same_outputs(ours(**this.inputs), stock(**this.inputs), this.real)
     assert len(CALLS) == 3
+
+
+@pytest.mark.usefixtures("_on_gpu")
+def test_the_operation_is_told_that_tokens_see_those_after_them():
+    model, inputs = gpt_cases.zoo("Model"), gpt_cases.batch()
+    packed, padded = (model(**inputs, is_causal=False, unpad=unpad).last_hidden_state for unpad in (True, False))
+    real = inputs["attention_mask"].bool()
+    assert CALLS == [False] * 3
+    torch.testing.assert_close(packed[real], padded[real], atol=1e-5, rtol=0)

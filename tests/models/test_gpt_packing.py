@@ -135,3 +135,24 @@ def test_a_compiled_training_step_has_the_same_loss_and_gradients(head):
         gradients.append([parameter.grad for parameter in ours.parameters()])
     torch.testing.assert_close(*losses, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("place", ["the call", "the configuration"])
+@pytest.mark.parametrize("devices", [("cpu",), ()], ids=["groups", "grid"])
+@ATTENTION
+def test_is_causal_false_shows_each_token_its_whole_sequence(attention, devices, place, monkeypatch):
+    monkeypatch.setattr(modeling_packing, "GROUPED_DEVICES", devices)
+    monkeypatch.setattr(modeling_packing, "FEW_TOKENS", 0)
+    model, inputs = zoo("Model", attention), batch(UNEVEN)
+    rows = [ids[:length].unsqueeze(0) for ids, length in zip(inputs["input_ids"], UNEVEN, strict=True)]
+    everything = [torch.ones(1, 1, length, length, dtype=torch.bool) for length in UNEVEN]
+    wanted = [model(row, attention_mask=mask).last_hidden_state[0] for row, mask in zip(rows, everything, strict=True)]
+    options = {"is_causal": False} if place == "the call" else {}
+    model.config.is_causal = False if place == "the configuration" else None
+    for row, states in zip(rows, wanted, strict=True):
+        torch.testing.assert_close(model(row, **options).last_hidden_state[0], states, atol=1e-5, rtol=0)
+    for computed in ({}, {"unpad": False}, {"output_attentions": True}, {"last_token_only": True}):
+        found = model(**inputs, **options, **computed).last_hidden_state
+        for states, length, expected in zip(found, UNEVEN, wanted, strict=True):
+            few = computed.get("last_token_only")
+            torch.testing.assert_close(states[: 1 if few else length], expected[-1 if few else 0 :], atol=1e-5, rtol=0)

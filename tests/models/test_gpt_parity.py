@@ -66,3 +66,15 @@ def test_a_batch_without_rows_gives_what_the_stock_model_gives(head, labelled, t
         torch.testing.assert_close(found[name], tensor, equal_nan=True)
     without_mask = {name: tensor for name, tensor in inputs.items() if name != "attention_mask"}
     assert ours(**without_mask).logits.shape == expected.logits.shape
+
+
+def test_a_bias_of_the_predicted_words_counts_as_in_the_stock_model(tmp_path):
+    models, this = pair("LMHeadModel", tmp_path), case("LMHeadModel")
+    bias = torch.randn(97)
+    outputs = []
+    for model in models:
+        model.lm_head.bias = torch.nn.Parameter(bias.clone())
+        outputs.append(model(**this.inputs, **this.labels))
+        outputs[-1].loss.backward()
+    torch.testing.assert_close(outputs[1].loss, outputs[0].loss, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(models[1].lm_head.bias.grad, models[0].lm_head.bias.grad, atol=1e-6, rtol=1e-4)
