@@ -42,7 +42,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelFo
 
 from elmo_gpt_bert.tasks.features import candidate_heads, reads_words
 from elmo_gpt_bert.tasks.pretraining.bilm import BiLM
-from elmo_gpt_bert.tasks.pretraining.causal import CausalLM
+from elmo_gpt_bert.tasks.pretraining.causal import CausalLM, keeps_apart
 from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
 from elmo_gpt_bert.tasks.pretraining.masked import MaskedLM, Shares, Vocabulary
 from elmo_gpt_bert.tasks.pretraining.objective import HeldOut, Objective, compute_losses, score
@@ -344,8 +344,10 @@ def build_task(
     build = partial(build_objective, kind, model=model, tokenizer=text.tokenizer, args=args)
     rows = samples_of_update(args, accelerator.num_processes)
     phases = [Phase(build(text.train, args.max_seq_length or LENGTHS[kind], rows))]
+    if kind == "causal_lm" and not phases[0].objective.apart:
+        accelerator.print(f"{type(model).__name__} reads the documents of a row as one text")
     if args.final_seq_length is not None:
-        first = round(args.max_steps * (1 - args.final_share))
+        first = min(round(args.max_steps * (1 - args.final_share)), args.max_steps - 1)
         phases.append(Phase(build(text.train, args.final_seq_length, rows), first))
     data, held_out, limits = {"train": text.train}, {}, {"validation": args.max_eval_samples}
     if args.do_eval and text.validation is not None:
@@ -389,7 +391,8 @@ def build_objective(
         return BiLM(corpus, rows, length, seed, sampled, shuffle=trains, training=training)
     check_length(length, model, tokenizer)
     if kind == "causal_lm":
-        return CausalLM(corpus, length, seed, shuffle=trains, pad_token_id=tokenizer.pad_token_id)
+        options = {"pad_token_id": tokenizer.pad_token_id, "apart": keeps_apart(model)}
+        return CausalLM(corpus, length, seed, shuffle=trains, **options)
     return MaskedLM(
         corpus,
         Vocabulary.of(tokenizer),

@@ -26,6 +26,7 @@ from elmo_gpt_bert.training.arguments import RunArguments, default_strategy
 from elmo_gpt_bert.training.batches import (
     Batch,
     Counts,
+    Plan,
     Stretch,
     count_real_tokens,
     count_workers,
@@ -446,8 +447,8 @@ class _Training:
         plan, update, mean = self.plan, self.progress.update, self.progress.epoch.value
         if plan.ends_epoch(update):  # otherwise a longer run continues this epoch
             self.progress.epoch = Mean()
-        epochs = math.ceil(plan.epochs(self.total))
-        self.print(f"epoch {math.ceil(plan.epochs(update))}/{epochs}: train_loss {mean:.4f}")
+        number, epochs = (epoch_number(plan, end) for end in (update, self.total))
+        self.print(f"epoch {number}/{epochs}: train_loss {mean:.4f}")
 
     def save(self) -> None:
         self.read_losses()
@@ -465,3 +466,9 @@ class _Training:
             return False
         signals = torch.tensor(len(self.signals), device=self.accelerator.device)
         return bool(self.accelerator.reduce(signals, "sum").item())
+
+
+def epoch_number(plan: Plan, update: int) -> int:
+    """The epoch that ends with the update, which may begin the next one, or the epoch in which the update is."""
+    epochs = round(plan.epochs(update), 6)
+    return math.floor(epochs) if plan.ends_epoch(update) else math.ceil(epochs)

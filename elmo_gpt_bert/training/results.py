@@ -28,9 +28,12 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
 
-LOWER_IS_BETTER = {"loss", "perplexity", "bits_per_byte"}
-# Measures of errors that --metric_name may add.
-LOWER_IS_BETTER |= {"mse", "rmse", "mae", "mape", "wer", "cer", "hamming_loss", "brier_score", "log_loss"}
+# Losses and other measures of errors, also those of --metric_name; not the F1 of a type that is called error.
+LOWER_IS_BETTER = re.compile(
+    r"(?!(precision|recall|f1|accuracy)_)(.*_)?"
+    r"(loss|perplexity|bits_per_byte|error|error_rate|r?mse|mae|s?mape|mase|wer|cer|brier_score)",
+    re.IGNORECASE,
+)
 PREDICTED_CLASSES = "predicted_classes"  # how many classes the model predicts; with 1 it has collapsed
 # Values of metrics that are not scores, such as SQuAD's numbers of questions, and the thresholds of its best scores.
 NOT_SCORES = {"total", "HasAns_total", "NoAns_total", "best_exact_thresh", "best_f1_thresh", PREDICTED_CLASSES}
@@ -120,7 +123,7 @@ def goodness(results: Mapping[str, float], metric: str | None) -> float:
     name = next(iter(scores), None) if metric is None else metric.removeprefix("eval_")
     if name not in scores:
         return -math.inf
-    return -scores[name] if name.removesuffix(MISMATCHED) in LOWER_IS_BETTER else scores[name]
+    return -scores[name] if LOWER_IS_BETTER.fullmatch(name.removesuffix(MISMATCHED)) else scores[name]
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

@@ -171,7 +171,10 @@ def test_equal_documents_are_held_out_together_and_never_trained_on(tmp_path):
     texts = documents(40) * 3
     random.Random(1).shuffle(texts)
     (tmp_path / "a.txt").write_text("\n\n".join(texts), encoding="utf-8")
-    prepared = run(tmp_path / "out", TextSource(str(tmp_path / "a.txt"), validation_split_percentage=25.0))
+    other_ends = "\n\n".join(texts[::2]).replace("\n", " \r\n")
+    (tmp_path / "b.txt").write_text(other_ends, encoding="utf-8", newline="")
+    texts += texts[::2]
+    prepared = run(tmp_path / "out", TextSource(f"{tmp_path}/?.txt", validation_split_percentage=25.0))
     train, held_out = (
         {*map(tuple, units(corpus, corpus.documents))} for corpus in (prepared.train, prepared.validation)
     )
@@ -504,6 +507,24 @@ def test_a_text_that_changed_is_one_error_and_one_that_moved_is_not(tmp_path, fo
 def test_another_setting_is_one_error(folder, source, changes):
     with pytest.raises(InputError, match=CHANGED):
         run(folder, dataclasses.replace(source, **changes))
+
+
+@pytest.mark.parametrize("rule", [{"split_by": "spaces"}, {"nfc": True}, {"full_width_to_ascii": True}])
+def test_words_are_read_by_the_rules_of_a_tokenizer_without_a_vocabulary(tmp_path, source, rule):
+    """As of a released biLM without its softmax."""
+    reader = ElmoTokenizer(max_characters_per_token=9, **rule)
+    prepared = run(tmp_path / "out", source, ELMO, tokenizer=reader).tokenizer
+    assert vocabulary.reading_rules(prepared) == vocabulary.reading_rules(reader)
+    assert len(prepared.targets) == 11
+    for tokenizer, config in ((None, ELMO), (reader, ElmoConfig(**ELMO.to_dict() | {"max_characters_per_token": 12}))):
+        with pytest.raises(InputError, match="was prepared from another text, with another tokenizer or with other"):
+            run(tmp_path / "out", source, config, tokenizer=tokenizer)
+    words = tmp_path / "words"  # with a vocabulary
+    prepared.save_pretrained(words)
+    run(tmp_path / "again", source, ELMO, tokenizer=ElmoTokenizer.from_pretrained(words))
+    with pytest.raises(InputError, match="was prepared from another text, with another tokenizer or with other"):
+        changed = {name: {"split_by": "rules"}.get(name, False) for name in rule}
+        run(tmp_path / "again", source, ELMO, tokenizer=ElmoTokenizer.from_pretrained(words, **changed))
 
 
 def test_a_tokenizer_that_changed_is_one_error(tmp_path, folder, source):

@@ -79,8 +79,8 @@ def test_a_file_without_blank_lines_is_one_document_and_with_files_every_file_is
 
 
 def test_empty_documents_vanish_and_blank_lines_of_white_space_separate(tmp_path):
-    path = write(tmp_path / "page.txt", "\ufeff\n\n \t\nOne.\n \r\n\n\nTwo.\n\n".encode())
-    assert stripped(path) == ["One.", "Two."]
+    path = write(tmp_path / "page.txt", "\ufeff\n\n \t\nOne.\n \r\n\n\nTwo.\n\u3000\nThree.\n\u00a0\n".encode())
+    assert stripped(path) == ["One.", "Two.", "Three."]
     assert stripped(write(tmp_path / "empty.txt", b"")) == []
 
 

@@ -17,7 +17,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from elmo_gpt_bert.tasks.pretraining.causal import CausalLM
+from elmo_gpt_bert.tasks.pretraining.causal import CausalLM, keeps_apart
 from elmo_gpt_bert.tasks.pretraining.objective import HeldOut, compute_losses
 from modeling import ZooGPTConfig, ZooGPTLMHeadModel
 from tests.support.corpus_sample import random_documents, write_corpus
@@ -204,6 +204,16 @@ def test_a_batch_keeps_the_documents_of_a_row_apart_where_the_model_reads_them(t
     with torch.no_grad():
         logits = (stock | {"ours": gpt})[name].eval()(**of_documents, use_cache=False).logits
     assert torch.allclose(logits[0, 1:], logits[1, 1:], rtol=1e-4, atol=1e-6) == apart
+    assert keeps_apart((stock | {"ours": gpt})[name]) == apart
+
+
+@pytest.mark.parametrize("name", ["gpt", "bert"])
+def test_positions_go_on_in_a_row_that_a_model_reads_as_one_text(tmp_path, stock, name):
+    corpus = write_corpus(tmp_path, [[[1]], [[2, 3]]] * 2, VOCABULARY)
+    batch = CausalLM(corpus, 3, shuffle=False, apart=False).batch([0, 1])
+    of_documents = {name: batch[name] for name in batch if name != "shift_labels"}
+    logits = stock[name](**of_documents, use_cache=False).logits
+    torch.testing.assert_close(logits, stock[name](batch["input_ids"], use_cache=False).logits)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt", "bert"])

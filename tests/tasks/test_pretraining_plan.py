@@ -9,6 +9,7 @@ from accelerate import DistributedType
 
 from elmo_gpt_bert.tasks.pretraining.plan import CorpusPlan, Phase
 from elmo_gpt_bert.training.identity import allowed_differences
+from elmo_gpt_bert.training.loop import epoch_number
 from run_pretraining import LanguageModelling, PretrainingArguments
 
 
@@ -94,6 +95,15 @@ def test_the_epochs_of_a_run_decide_its_updates():
     phase = Phase(FakeObjective(17, batch="short"))
     assert plan_of(phase, num_train_epochs=2.0).updates == 12  # of 3 samples, 34 in all
     assert plan_of(phase, num_train_epochs=0.5, batch_ramp_steps=9).updates == 6  # of 1, 1, 1, 2, 2, 2 samples
+    rounded = Phase(FakeObjective(50, batch="short"))  # 50 * 1.1 is a little more than 55
+    assert plan_of(rounded, micro_batch=11, num_train_epochs=1.1).updates == 5
+
+
+def test_an_epoch_has_its_number_also_where_its_last_update_begins_the_next_one():
+    plan = plan_of(Phase(FakeObjective(17, batch="short")), num_train_epochs=3.0)
+    numbers = {update: epoch_number(plan, update) for update in range(1, plan.updates + 1) if plan.ends_epoch(update)}
+    assert numbers == {6: 1, 12: 2, 17: 3}
+    assert [epoch_number(plan, update) for update in (5, 7, 16)] == [1, 2, 3]
 
 
 def test_a_run_goes_on_with_the_same_samples_and_updates_only():

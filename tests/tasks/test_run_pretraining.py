@@ -216,7 +216,8 @@ def test_a_run_killed_twice_across_an_epoch_ends_with_the_same_bits(kind, tmp_pa
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_run_goes_on_with_two_one_and_two_processes_over_the_end_of_an_epoch(kind, tmp_path, capfd):
-    argv = [*flags(tmp_path, kind, **WITHOUT_DROPOUT[kind]), "--adam_epsilon", "1e-3", "--do_eval", "false"]
+    argv = [*flags(tmp_path, kind, **WITHOUT_DROPOUT[kind]), "--do_eval", "false"]
+    argv += [] if kind == "bilm" else ["--adam_epsilon", "1e-3"]
     argv += ["--save_strategy", "steps", "--save_steps", "2", "--lr_scheduler_type", "constant"]
     write_text(tmp_path, documents=2)
     run_pretraining.main([*argv, "--max_steps", "6", "--output_dir", str(tmp_path / "one")])
@@ -265,6 +266,10 @@ def test_the_last_part_of_the_updates_has_longer_rows(tmp_path, monkeypatch):
     argv = [*flags(tmp_path, "masked_lm"), "--max_steps", "20", "--final_seq_length", "31", "--do_eval", "false"]
     run_pretraining.main([*argv, "--output_dir", str(tmp_path / "out"), "--pad_to_max_length"])
     assert lengths == [18] * 18 + [31] * 2
+    lengths.clear()
+    argv[argv.index("20")] = "4"  # of which a tenth is less than half an update
+    run_pretraining.main([*argv, "--output_dir", str(tmp_path / "short"), "--pad_to_max_length"])
+    assert lengths == [18] * 3 + [31]
 
 
 @pytest.mark.slow

@@ -91,6 +91,9 @@ def test_the_main_score_is_the_first_and_a_loss_is_better_when_it_is_lower():
     results = CLASSES | {"eval_accuracy_mm": 0.25, "eval_loss_mm": 0.1}
     assert goodness(results, None) == 0.5 and goodness(results, "accuracy_mm") == 0.25
     assert goodness(results, "eval_loss_mm") == -0.1
+    lower = ["forward_perplexity", "backward_loss", "masked_lm_loss", "next_sentence_loss", "smape", "MAE", "rmse_mm"]
+    higher = ["f1_loss", "recall_error", "loss_accuracy", "exact_answer"]  # of types and metrics with such names
+    assert [goodness({f"eval_{name}": 2.0}, name) for name in lower + higher] == [-2.0] * 7 + [2.0] * 4
     with pytest.raises(InputError, match="--metric_for_best_model f1 is none of accuracy, loss, accuracy_mm, loss_mm"):
         check_metric(results, "f1")
 

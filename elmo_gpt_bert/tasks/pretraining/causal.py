@@ -5,7 +5,8 @@ sampled such rows from its books; here the rows of an epoch lie side by side, an
 
 A batch says where documents begin, so that they do not attend to each other: `seq_idx` numbers the documents of a row
 for the models of this zoo, and the positions restart, which models of transformers read that pass `position_ids` to
-the attention mask. transformers' OpenAI GPT and BERT read neither: to them, the documents of a row are one text.
+the attention mask. transformers' OpenAI GPT and BERT keep documents apart by neither (`keeps_apart`): to them, the
+documents of a row are one text, whose positions go on.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class CausalLM(Objective):
         seed: of the order of the rows.
         shuffle: False takes the rows as they lie in the corpus, the same in each epoch (for held-out text).
         pad_token_id: any token, since no loss counts it. None, of a tokenizer without padding, means 0.
+        apart: whether the model `keeps_apart` the documents of a row.
 
     Raises:
         ValueError: for a corpus in which no token follows another.
@@ -49,10 +51,16 @@ class CausalLM(Objective):
     weights = (1.0,)
 
     def __init__(
-        self, corpus: Corpus, length: int, seed: int = 0, shuffle: bool = True, pad_token_id: int | None = None
+        self,
+        corpus: Corpus,
+        length: int,
+        seed: int = 0,
+        shuffle: bool = True,
+        pad_token_id: int | None = None,
+        apart: bool = True,
     ):
         self.corpus, self.length, self.seed, self.shuffle = corpus, length, seed, shuffle
-        self.pad_token_id = pad_token_id or 0
+        self.pad_token_id, self.apart = pad_token_id or 0, apart
         self.size = -(-corpus.num_tokens // length)
         self.predictions = corpus.num_tokens  # a document's first token counts as much as the mean of the others
         if self.predictions == len(corpus.documents):
@@ -61,7 +69,7 @@ class CausalLM(Objective):
             )
 
     def batch(self, samples: Sequence[int]) -> dict[str, torch.Tensor]:
-        """Of (B, length) each: input_ids, position_ids, seq_idx and shift_labels.
+        """Of (B, length) each: input_ids, seq_idx, shift_labels and, if the model keeps them apart, position_ids.
 
         seq_idx is the number of the token's document in its row, shift_labels the token that follows; -100 for none.
         """
@@ -78,10 +86,11 @@ class CausalLM(Objective):
         follows = ~begins[:, 1:] & (columns + 1 < (stops - starts)[:, None])
         arrays = {
             "input_ids": np.ascontiguousarray(tokens[:, :-1]),
-            "position_ids": positions,
             "seq_idx": np.cumsum(begins[:, :-1], axis=1, dtype=np.int32),
             "shift_labels": np.where(follows, tokens[:, 1:], IGNORED),
         }
+        if self.apart:
+            arrays["position_ids"] = positions
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def _begins(self, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
@@ -106,3 +115,20 @@ class CausalLM(Objective):
         # restarting positions.
         outputs = model(**batch, labels=targets, num_items_in_batch=count, use_cache=False, **options)
         return outputs.loss.unsqueeze(0)
+
+
+@torch.no_grad()
+def keeps_apart(model: PreTrainedModel) -> bool:
+    """Whether no token of a row sees another document: the scores of one do not change with the document before it."""
+    rows = {
+        "input_ids": [[0, 0, 1, 0], [1, 1, 1, 0]],
+        "seq_idx": [[0, 0, 1, 1]] * 2,
+        "position_ids": [[0, 1, 0, 1]] * 2,
+    }
+    training = model.training
+    model.eval()
+    batch = {name: torch.tensor(values, device=model.device) for name, values in rows.items()}
+    logits = model(**batch, use_cache=False).logits
+    model.train(training)
+    change = (logits[0] - logits[1]).abs().amax(-1)  # (4,) of each token's scores
+    return bool(change[2:].max() <= 1e-3 * change[:2].max())

@@ -94,7 +94,7 @@ class CorpusPlan(Plan):
         self.gradient_scale = objective.gradient_scale
         self.updates = args.max_steps
         if args.max_steps <= 0:
-            self.updates = self.ramp.updates_for(objective.size * args.num_train_epochs)
+            self.updates = self.ramp.updates_for(round(objective.size * args.num_train_epochs, 6))
 
     def __str__(self) -> str:
         size = f"{self.phases[0].objective.size:,} samples an epoch"

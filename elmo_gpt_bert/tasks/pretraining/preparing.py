@@ -52,6 +52,7 @@ from elmo_gpt_bert.tasks.pretraining.vocabulary import (
     Encoder,
     digest,
     is_of_words,
+    reading_rules,
     refuse_characters,
     size_field,
     tokenizer_class,
@@ -193,8 +194,7 @@ class _Preparation:
         text = (texts, self.source.share(texts), PIECE_SIZE)
         words, counts, rule = None, None, self.source.sentences
         if self._reads_words:
-            reader = self.tokenizer or tokenizer_class(self.config)()
-            counts = count_words(read_pieces(*text, "count words"), reader, rule, self.processes)
+            counts = count_words(read_pieces(*text, "count words"), self._reader, rule, self.processes)
         if self._makes_tokenizer:
             _save(self._make_tokenizer(partial(training_texts, *text), counts), folder / TOKENIZER)
         tokenizer = self._load_tokenizer(folder)
@@ -224,6 +224,11 @@ class _Preparation:
         """A tokenizer of words may come without those that the language model predicts."""
         return self.tokenizer is None or (self._reads_words and self.tokenizer.targets is None)
 
+    @property
+    def _reader(self) -> PreTrainedTokenizerBase:
+        """What finds the words of a text."""
+        return self.tokenizer or tokenizer_class(self.config)()
+
     def _make_tokenizer(
         self, texts: Callable[[], Iterator[list[str]]], counts: Counter[str] | None
     ) -> PreTrainedTokenizerBase:
@@ -231,7 +236,7 @@ class _Preparation:
         if counts is None:
             return vocabulary.train_subwords(self.config, texts, self.do_lower_case)
         words = vocabulary.word_vocabulary(counts, getattr(self.config, size_field(self.config)))
-        return vocabulary.word_tokenizer(self.config, words)
+        return vocabulary.word_tokenizer(self.config, words, self._reader)
 
     def _load_tokenizer(self, folder: Path) -> PreTrainedTokenizerBase:
         if not self._makes_tokenizer:
@@ -252,7 +257,10 @@ class _Preparation:
         del settings["train_file"], settings["validation_file"]  # a text may move
         if self._makes_tokenizer:
             made = {"class": tokenizer_class(self.config).__name__, "do_lower_case": self.do_lower_case}
-            return settings | {"tokenizer": made | {"size": getattr(self.config, size_field(self.config))}}
+            made["size"] = getattr(self.config, size_field(self.config))
+            if self._reads_words:
+                made |= reading_rules(self._reader) | {"width": self.config.max_characters_per_token}
+            return settings | {"tokenizer": made}
         tokenizer = digest(self.tokenizer)
         if manifest is not None and manifest.tokenizer == tokenizer:
             tokenizer = manifest.origin["settings"]["tokenizer"]
@@ -287,7 +295,8 @@ def read_pieces(texts: Mapping[str, Texts], share: float, size: int, work: str) 
             for documents in pieces(read(), size):
                 piece = {"train": [], "validation": []}
                 for text in documents:
-                    piece["validation" if is_held_out(text, share) else split].append(text)
+                    lines = "\n".join(map(str.strip, text.splitlines()))  # equal documents, also of a file with CR LF
+                    piece["validation" if is_held_out(lines, share) else split].append(text)
                 yield piece
                 bar.update(sum(map(len, documents)))
 

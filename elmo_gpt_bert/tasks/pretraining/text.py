@@ -37,7 +37,6 @@ Documents = Literal["blank_lines", "files"]
 Sentences = Literal["split", "lines"]
 
 PARQUET = (".parquet",)
-BLANK = " \t\n\r\v\f"
 
 # A document of lines is cut at the end of a line once it has this many bytes, so that a file without blank lines needs
 # no more memory than this.
@@ -93,7 +92,7 @@ def read_documents(path: Path, documents: Documents = "blank_lines", column: str
 def _plain_texts(path: Path, blank_lines: bool) -> Iterator[str]:
     lines, size = [], 0  # of the document: its lines, its number of bytes
     for line in _lines(path):
-        ends = blank_lines and not line.strip(BLANK)
+        ends = blank_lines and not line.strip()
         if not ends:
             lines.append(line)
         size += len(line) if line.isascii() else len(line.encode())

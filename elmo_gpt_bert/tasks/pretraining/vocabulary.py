@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 
 DISTINCT = 1 << 20  # strings that are in memory at once
+READING = ("split_by", "full_width_to_ascii", "nfc", "do_lower_case")  # settings of tokenizers written in Python
 SPECIAL_WORDS = ("<S>", "</S>", "<UNK>")  # the first lines of a vocabulary of words, as in the released ones
 
 
@@ -158,12 +159,20 @@ def _is_line(word: str) -> bool:
     return word not in (*SPECIAL_WORDS, "!!!MAXTERMID") and word == word.strip() and len(word.splitlines()) == 1
 
 
-def word_tokenizer(config: PreTrainedConfig, words: Sequence[str]) -> PreTrainedTokenizerBase:
-    """A tokenizer of the configuration's class with this vocabulary, which it reads from a file."""
+def word_tokenizer(
+    config: PreTrainedConfig, words: Sequence[str], reader: PreTrainedTokenizerBase
+) -> PreTrainedTokenizerBase:
+    """A tokenizer of the configuration's class with this vocabulary, which reads text as the `reader` does."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "vocab.txt")
         file.write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
-        return tokenizer_class(config)(vocab_file=str(file), max_characters_per_token=config.max_characters_per_token)
+        width = config.max_characters_per_token
+        return tokenizer_class(config)(vocab_file=str(file), max_characters_per_token=width, **reading_rules(reader))
+
+
+def reading_rules(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """How a tokenizer of words splits text, and which characters it changes."""
+    return {name: getattr(tokenizer, name) for name in READING if hasattr(tokenizer, name)}
 
 
 # Using
@@ -181,11 +190,12 @@ def digest(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def _word_rules(tokenizer: PreTrainedTokenizerBase) -> list:
-    """The class, the files of the vocabulary, and the number of ids of a word."""
+    """The class, how it reads text, the files of the vocabulary, and the number of ids of a word."""
     with tempfile.TemporaryDirectory() as folder:
         files = sorted(map(Path, tokenizer.save_vocabulary(folder)))
         content = [(file.name, file.read_text(encoding="utf-8")) for file in files]
-    return [type(tokenizer).__name__, content, np.shape(tokenizer.convert_tokens_to_ids("a"))]
+    rules = [type(tokenizer).__name__, reading_rules(tokenizer)]
+    return [*rules, content, np.shape(tokenizer.convert_tokens_to_ids("a"))]
 
 
 class Encoder:
