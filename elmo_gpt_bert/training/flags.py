@@ -19,7 +19,7 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -46,9 +46,6 @@ NAMES = {
     "text_column_name": "text_column_names",
     "tokenizer": "tokenizer_name",
 }
-
-# A flag of both -> transformers' value -> this project's.
-CHOICES = {"optim": {"adamw_torch": "adamw", "adamw_torch_fused": "adamw"}}
 
 # transformers' flags for values of --mixed_precision.
 PRECISIONS = ("bf16", "fp16")
@@ -90,13 +87,18 @@ def find_config(path: str) -> str:
     return str(shipped) if first == "configs" and not Path(path).exists() and shipped.is_file() else path
 
 
-def _task_name(text: str) -> str:
-    """The name of a task as the scripts write it: MRPC, SST-2 and STS-B are mrpc, sst2 and stsb."""
-    return re.sub("[-_ ]", "", text.lower())
+def updates_or_share(text: str) -> int | float:
+    """A number of updates or, as in transformers, their share of all updates."""
+    return float(text) if SHARE.fullmatch(text) and float(text) else int(text)
 
 
-# Flags whose values the type of their field does not say. The model may be a configuration JSON of this project.
-TYPES = {"model_name_or_path": find_config, "task_name": _task_name}
+# Flags whose values the type of their field does not say.
+TYPES = {
+    "model_name_or_path": find_config,  # it may be a configuration JSON of this project
+    "optim": lambda text: re.sub("adamw_torch.*", "adamw", text),  # as transformers calls it
+    "task_name": lambda text: re.sub("[-_ ]", "", text.lower()),  # MRPC, SST-2 and STS-B are mrpc, sst2 and stsb
+    "warmup_steps": updates_or_share,
+}
 
 
 class _Parser(HfArgumentParser):
@@ -220,8 +222,6 @@ class _RunParser(_Parser):
         self.names = [field.name for field in fields]
         self.required = [field.name for field in fields if field.default is dataclasses.MISSING]
         self.optional = [field.name for field in fields if field.default is None]
-        self.renamed = {name: ours for name, ours in NAMES.items() if ours in self.names}
-        self.foreign = PRECISIONS if "mixed_precision" in self.names else ()
         shared = {field.name for field in dataclasses.fields(RunArguments)}
         script_fields = [name for name in self.names if name not in shared]
         titles = GROUPS | dict.fromkeys(script_fields[:1], "data and task")
@@ -230,6 +230,9 @@ class _RunParser(_Parser):
         for field in fields:
             group = self.add_argument_group(titles[field.name]) if field.name in titles else group
             self._add(group, field, types[field.name])
+        for name in PRECISIONS if "mixed_precision" in self.names else ():
+            options = {"type": str.lower, "choices": ("true", "false"), "nargs": "?", "const": "true"}
+            self.add_argument(f"--{name}", help=argparse.SUPPRESS, **options)
 
     def _add(self, group: argparse._ArgumentGroup, field: dataclasses.Field, kind: object) -> None:
         """Adds the flag of a field of type `kind`. For `X | None`, its values are of type X."""
@@ -237,71 +240,61 @@ class _RunParser(_Parser):
             (kind,) = (part for part in get_args(kind) if part is not type(None))
         text = field.metadata.get("help", "").replace("%", "%%")
         if get_origin(kind) is Literal:
-            options = {"choices": get_args(kind), "metavar": "NAME"}
+            options = {"type": TYPES.get(field.name), "choices": get_args(kind), "metavar": "NAME"}
             text += f": {', '.join(get_args(kind))}"
         elif kind is bool:
             options = {"type": string_to_bool, "nargs": "?", "const": True, "metavar": "BOOL"}
-            self.renamed[f"no_{field.name}"] = field.name
+            opposite = f"no_{field.name}"
+            self.add_argument(f"--{opposite}", dest=field.name, action="store_false", help=argparse.SUPPRESS)
         else:
             options = {"type": TYPES.get(field.name, kind), "metavar": {str: "TEXT", int: "N", float: "X"}[kind]}
         if field.name in LISTS:
-            options["metavar"] = "TEXT [TEXT ...]"
+            options["nargs"] = "+"
         if not any(field.default is value for value in (dataclasses.MISSING, None, False)):
             text += f" (default: {field.default})"
         group.add_argument(f"--{field.name}", help=text, **options)
+        for name in [name for name, ours in NAMES.items() if ours == field.name and name not in self.names]:
+            self.add_argument(f"--{name}", help=argparse.SUPPRESS, **options)
 
     def read(self, words: list[str], recipe: Path | None = None) -> dict[str, Any]:
-        """The values that the words give to flags; of those that occur twice, the last. A flag's names must agree."""
+        """The values that the words give to flags; of those that occur twice, the last. A flag's names must agree.
+
+        Of transformers' flags for a precision, those that are false are left as they are, for `switch_off`.
+        """
         self.recipe = recipe
-        given: dict[str, tuple[str, list[str]]] = {}  # a flag -> the name that set it, and its value, if it has one
-        for name, texts in self._flags_in(words):
-            ours, setting = self._translate(name, texts)
-            other, value = given.get(ours, (name, setting))
-            if other != name and value != setting:
+        parsed, others = self.parse_known_args(_normalize(words))
+        if others:
+            self._refuse(others[0])
+        given: dict[str, tuple[str, Any]] = {}  # a flag -> the name that set it, and its value
+        for name, value in vars(parsed).items():
+            ours, value = self._translate(name, value)
+            other, former = given.setdefault(ours, (name, value))
+            if name != other and value != former:
                 both = f"both set --{ours}, give only one of them"
                 self.error(f"argument --{name} contradicts --{other}: {both}")
-            given[ours] = name, setting
-        others = {name: value[0] for name, (_, value) in given.items() if name not in self.names}  # for `switch_off`
-        own = [f"--{'='.join([name, *value])}" for name, (_, value) in given.items() if name not in others]
-        values = vars(self.parse_args(own))
         self.recipe = None
-        return values | others
+        return {ours: value for ours, (_, value) in given.items()}
 
-    def _flags_in(self, words: list[str]) -> Iterator[tuple[str, list[str]]]:
-        """Yields each flag of the words, without dashes, and its value, or values where they make a list."""
-        flags: list[tuple[str, list[str]]] = []
-        for word in _normalize(words):
-            name, equals, value = word[2:].partition("=")
-            if word in ("-h", "--help"):
-                self.parse_args(["--help"])
-            elif FLAG.match(word):
-                flags.append((name, [value] if equals else []))
-            elif not flags or (flags[-1][1] and flags[-1][0] not in LISTS):
-                hint = "stands where a flag must be, as in --seed 1; a recipe comes first, before all flags"
-                self.error(f"{word[:100]} {hint}")
-            else:
-                flags[-1][1].append(word)
-        for name, values in flags:
-            yield name, [",".join(values)] if values else []
+    def _refuse(self, word: str) -> None:
+        """Ends with one line for a word that is no flag, nor the value of one."""
+        if not FLAG.match(word):
+            hint = "stands where a flag must be, as in --seed 1; a recipe comes first, before all flags"
+            self.error(f"{word[:100]} {hint}")
+        name = word[2:].partition("=")[0]
+        kind, dashes = ("argument", "--") if self.recipe is None else ("key", "")
+        known = [option.removeprefix("--") for option in self._option_string_actions]
+        similar = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+        hint = f"did you mean {dashes}{similar[0]}?" if similar else "--help lists all flags"
+        self.error(f"unknown {kind} {dashes}{name[:100]}; {hint}")
 
-    def _translate(self, name: str, texts: list[str]) -> tuple[str, list[str]]:
-        """The flag of this script that a flag sets, with its values."""
-        if name in self.foreign:
-            value = "".join(texts).lower() or "true"
-            if value not in ("true", "false"):
-                self.error(f"argument --{name}: --mixed_precision auto, no, fp16 or bf16 sets the precision")
-            return ("mixed_precision", [name]) if value == "true" else (name, [value])  # false is for `switch_off`
-        ours = self.renamed.get(name, name)
-        if ours not in self.names:
-            kind, dashes = ("argument", "--") if self.recipe is None else ("key", "")
-            similar = difflib.get_close_matches(name, [*self.names, *self.renamed, *self.foreign], n=1, cutoff=0.8)
-            hint = f"did you mean {dashes}{similar[0]}?" if similar else "--help lists all flags"
-            self.error(f"unknown {kind} {dashes}{name[:100]}; {hint}")
-        if ours == "warmup_steps" and any(SHARE.fullmatch(text) and float(text) for text in texts):
-            ours = "warmup_ratio"  # as in transformers
-        if name == f"no_{ours}":
-            texts = ["false", *texts]  # which is no value of BOOL where there are any
-        return ours, [CHOICES.get(ours, {}).get(text, text) for text in texts]
+    def _translate(self, name: str, value: Any) -> tuple[str, Any]:
+        """The flag of this script that a flag sets, with its value."""
+        if name in PRECISIONS:
+            return ("mixed_precision", name) if value == "true" else (name, value)
+        ours = name if name in self.names else NAMES[name]
+        if ours == "warmup_steps" and isinstance(value, float):
+            ours = "warmup_ratio"
+        return ours, ",".join(value) if isinstance(value, list) else value
 
     def defaults_with(self, path: Path, recipe: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
         """What a run with the recipe in `path` does where its words and the `flags` of the command line do not say it.
