@@ -25,12 +25,12 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.batches import Plan
-from elmo_gpt_bert.training.errors import DivergedError, FileError
+from elmo_gpt_bert.training.errors import DivergedError, FileError, UserError, as_user_errors
 from elmo_gpt_bert.training.files import new_folder, read_json_object, remove_folder
 from elmo_gpt_bert.training.identity import PREDICTIONS, allowed_differences, check_same, flatten_config
 from elmo_gpt_bert.training.optimization import (
@@ -49,7 +49,6 @@ from elmo_gpt_bert.training.task import Task
 
 WEIGHTS, OPTIMIZER, PLAN = "model.safetensors", "optimizer.safetensors", "plan.safetensors"
 BATCH_SIZE = "per_device_train_batch_size"
-BROKEN = (OSError, ValueError, TypeError, KeyError)  # what reading a damaged progress.json raises
 
 
 @dataclass
@@ -192,16 +191,18 @@ class Checkpoints:
         kept = set(saved[: self.args.save_total_limit])
         if self.args.load_best_model_at_end:
             for update in {*kept}:
-                with contextlib.suppress(*BROKEN):
+                with contextlib.suppress(UserError):
                     kept.add(self._read(update)[0].best_update)
         for update in set(saved) - kept:
             remove_folder(self.path(update))
 
     def _read(self, update: int) -> Saved:
-        """(progress, identity, circumstances). Raises one of `BROKEN` if one of them is missing."""
-        values = read_json_object(self.path(update) / "progress.json")
-        identity, circumstances = dict(values.pop("identity")), dict(values.pop("circumstances"))
-        return Progress.from_dict(values), identity, circumstances
+        """(progress, identity, circumstances). Raises ValueError if one of them is missing."""
+        path = self.path(update) / "progress.json"
+        with as_user_errors(f"{path} is damaged: ", TypeError, KeyError):
+            values = read_json_object(path)
+            identity, circumstances = dict(values.pop("identity")), dict(values.pop("circumstances"))
+            return Progress.from_dict(values), identity, circumstances
 
     def restore(self) -> Progress | None:
         """With --resume, loads the newest complete checkpoint; None without --resume, or if there is no checkpoint.
@@ -233,7 +234,7 @@ class Checkpoints:
             shutil.rmtree(half_written)
         problems = []
         for update in self.saved_updates():
-            problem = self._damage_of(update)
+            problem = damage(self.path(update))
             if problem is None:
                 return self._read(update)
             problems.append(f"{self.path(update)}: {problem}")
@@ -254,21 +255,6 @@ class Checkpoints:
             draws = ", and dropout draws other numbers" if BATCH_SIZE in changes else ""
             self.accelerator.print(f"{path} was written with {listed}: the last bits may differ{draws}")
 
-    def _damage_of(self, update: int) -> str | None:
-        """What is wrong with a checkpoint, also where its SHA256SUMS was written again; None if nothing is."""
-        path = self.path(update)
-        if problem := damage(path):
-            return problem
-        try:
-            for name in sorted({WEIGHTS, OPTIMIZER} | {file.name for file in path.glob("*.safetensors")}):
-                with safe_open(path / name, "pt"):
-                    pass
-            name = "progress.json"
-            self._read(update)
-        except (SafetensorError, *BROKEN) as error:
-            return f"{name} is missing or broken ({type(error).__name__}: {' '.join(str(error).split())})"
-        return None
-
     def load(self, update: int) -> None:
         """Loads the weights and the state of the checkpoint after `update`. Every process must call it.
 
@@ -276,12 +262,13 @@ class Checkpoints:
         """
         on_main(partial(self._check, update))
         folder = self.path(update)
-        load_weights(self.model, load_file(folder / WEIGHTS))
-        load_state(self.optimizer, self.names, load_file(folder / OPTIMIZER))
-        self.plan.load_state(load_file(folder / PLAN) if (folder / PLAN).is_file() else {})
+        with as_user_errors(f"{folder}: ", SafetensorError):
+            load_weights(self.model, load_file(folder / WEIGHTS))
+            load_state(self.optimizer, self.names, load_file(folder / OPTIMIZER))
+            self.plan.load_state(load_file(folder / PLAN) if (folder / PLAN).is_file() else {})
 
     def _check(self, update: int) -> None:
-        if problem := self._damage_of(update):
+        if problem := damage(self.path(update)):
             remedy = "Remove it and the later ones, and --resume continues from the one before"
             raise FileError(f"{self.path(update)}: {problem}. {remedy}")
 
