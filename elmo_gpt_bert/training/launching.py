@@ -108,14 +108,10 @@ def _import_libraries() -> None:
     It takes two seconds, and half a second more with garbage collection: what imports make is no garbage, but the
     collector looks through all of it again and again.
     """
-    collects = gc.isenabled()
     gc.disable()
-    try:
-        for name in ("datasets", "transformers.modeling_utils"):
-            importlib.import_module(name)
-    finally:
-        if collects:
-            gc.enable()
+    for name in ("datasets", "transformers.modeling_utils"):
+        importlib.import_module(name)
+    gc.enable()
     transformers.utils.logging.disable_progress_bar()
     importlib.import_module("datasets").disable_progress_bars()
 

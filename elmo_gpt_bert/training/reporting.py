@@ -45,7 +45,6 @@ from elmo_gpt_bert.training.processes import hardware, versions
 from elmo_gpt_bert.training.results import (
     MISMATCHED,
     NUMBER,
-    SAMPLES,
     STATISTICS,
     TYPE_SCORES,
     describe_results,
@@ -195,9 +194,10 @@ def model_card(
     """The card of a run that trained a model: scores, also as model-index and in comparison with the papers, and use.
 
     That of a run that only evaluates has scores, also as model-index. Both say how to repeat the run. A split that
-    --max_*_samples cuts is marked as such. Its scores are neither in the model-index nor compared.
+    --max_*_samples cuts is marked as such. The scores are then neither in the model-index nor compared.
     """
-    scores, part = uncut_scores(results), part_used(results, "train")
+    is_cut = part_used(results, "validation") or part_used(results, "validation_mm")
+    scores, part = {} if is_cut else main_scores(scores_of(results)), part_used(results, "train")
     head, from_zoo = HEADS[description.task_type], saved_class(model).__module__.startswith("modeling.")
     return ModelCard.from_template(
         card_data(model, scores, description, args),
@@ -228,7 +228,7 @@ def model_card(
 def card_data(
     model: PreTrainedModel, scores: dict[str, float], description: Description, args: RunArguments
 ) -> ModelCardData:
-    """The metadata at the top of the card; `scores` are those of splits that were not cut."""
+    """The metadata at the top of the card; `scores` are those of a whole validation set."""
     fields = asdict(description)
     shown = {"model_name": _title(args), "language": fields.pop("language")}
     del fields["pairs"]
@@ -252,17 +252,6 @@ def card_data(
         base_model=base.base_model,
         datasets=data_set if "/" in data_set else None,
     )
-
-
-def uncut_scores(results: dict[str, float]) -> dict[str, float]:
-    """The main scores, but those of a part of the validation set of which the run uses only some examples."""
-    has_mismatched = SAMPLES["validation_mm"][0] in results
-
-    def is_whole(name: str) -> bool:
-        split = "validation_mm" if has_mismatched and name.endswith(MISMATCHED) else "validation"
-        return part_used(results, split) is None
-
-    return {name: value for name, value in main_scores(scores_of(results)).items() if is_whole(name)}
 
 
 def score_table(results: dict[str, float], data_set: str = "validation") -> str:
