@@ -156,9 +156,9 @@ def read_finished(folder: Path, args: RunArguments, absent: bool = False) -> dic
     Raises ValueError, with what differs, for the results of another run. With `absent`, data and models that are not
     here are not compared. A precision `auto` stands for any.
     """
-    if not (folder / METRICS).is_file():
+    record = read_record(folder)
+    if not record:
         return None
-    record = read_record(folder / METRICS)
     identity, saved = run_identity(args, absent=absent), record.get("identity", {})
     left_out = PREDICTIONS - (identity.keys() & saved.keys())
     left_out |= {name for name, value in identity.items() if value == AUTO}

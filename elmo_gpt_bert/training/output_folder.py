@@ -40,20 +40,15 @@ def matching_folders(output: Path, name: re.Pattern) -> list[Path]:
     return [path for path in output.glob("*") if path.is_dir() and name.fullmatch(path.name)]
 
 
-def _files_in(output: Path, *names: re.Pattern) -> list[str]:
+def files_in(output: Path, *names: re.Pattern) -> list[str]:
     """The names of the files in `output` that match one of these, sorted."""
     matching = (path for path in output.glob("*") if any(name.fullmatch(path.name) for name in names))
     return sorted(path.name for path in matching if path.is_file())
 
 
-def predictions_in(output: Path) -> list[str]:
-    """The names of a run's predictions."""
-    return _files_in(output, PREDICTION_FILES)
-
-
 def results_in(output: Path) -> set[str]:
     """The names of the files that tell of a run without its model: scores, predictions, saved outputs, and curves."""
-    return {METRICS, DIVERGED, LOG, CURVES, *_files_in(output, PREDICTION_FILES, OUTPUT_FILES)}
+    return {METRICS, DIVERGED, LOG, CURVES, *files_in(output, PREDICTION_FILES, OUTPUT_FILES)}
 
 
 def remove_all_but_results(output: Path, keep_card: bool = False) -> None:
@@ -71,7 +66,7 @@ def remove_all_but_results(output: Path, keep_card: bool = False) -> None:
 
 def remove_results(output: Path, *kinds: re.Pattern, keep: Path | None = None) -> None:
     """Removes scores, predictions and saved outputs, and the folders whose names match one of `kinds`, but `keep`."""
-    for name in (METRICS, *_files_in(output, PREDICTION_FILES, OUTPUT_FILES)):
+    for name in (METRICS, *files_in(output, PREDICTION_FILES, OUTPUT_FILES)):
         (output / name).unlink(missing_ok=True)
     for path in [path for kind in kinds for path in matching_folders(output, kind)]:
         if path != keep:

@@ -174,7 +174,8 @@ def print_results(results: Mapping[str, float], args: RunArguments, seed: int | 
         of_seed = "" if seed is None else f" of seed {seed}"
         print(f"seconds{of_seed}: {steps}; {sum(seconds.values()):,.1f} in all")
     files = [*(["model", "README.md (its card)"] if args.do_train else []), output_folder.METRICS]
-    print(f"written to {output}: {', '.join([*files, *output_folder.predictions_in(output)])}")
+    files += output_folder.files_in(output, output_folder.PREDICTION_FILES)
+    print(f"written to {output}: {', '.join(files)}")
     if args.do_train and args.next_command and not SEED.fullmatch(output.name):  # a seed's model may be removed
         script = Path(sys.modules[type(args).__module__].__file__).stem
         vectors = start_of_script("extract", module="elmo_gpt_bert.analysis.extraction")
@@ -198,6 +199,7 @@ def model_card(
     """
     is_cut = part_used(results, "validation") or part_used(results, "validation_mm")
     scores, part = {} if is_cut else main_scores(scores_of(results)), part_used(results, "train")
+    name = public_arguments(args)["model_name_or_path"]
     head, from_zoo = HEADS[description.task_type], saved_class(model).__module__.startswith("modeling.")
     return ModelCard.from_template(
         card_data(model, scores, description, args),
@@ -205,7 +207,7 @@ def model_card(
         trains=args.do_train,
         title=escape(_title(args)),
         class_name=saved_class(model).__name__,
-        starting_weights=_starting_weights(args),
+        starting_weights="random weights" if name.endswith(".json") else f"`{name}`",
         part=part,
         data_set=escape(description.dataset_name),
         score_table=score_table(results, "validation" if args.do_train else "test"),
@@ -221,7 +223,6 @@ def model_card(
         processes=processes,
         batch=samples_of_update(args, processes),
         recipe=recipe(args),
-        code_block=code_block,
     )
 
 
@@ -306,12 +307,6 @@ def recipe(args: RunArguments) -> str:
         if getattr(args, field.name) == field.default or field.name in UNSHARED:
             changed.pop(field.name, None)
     return yaml.safe_dump(changed, sort_keys=False).strip()
-
-
-def _starting_weights(args: RunArguments) -> str:
-    if args.model_name_or_path.endswith(".json"):
-        return "random weights"
-    return code(public_arguments(args)["model_name_or_path"])
 
 
 def _title(args: RunArguments) -> str:
@@ -418,24 +413,6 @@ def escape(text: str) -> str:
     """Escapes a name from data or from a disk, so that Markdown and HTML show it as it is, also in a table."""
     line = html.escape(" ".join(text.split()), quote=False)
     return re.sub(r"([\\`*\[\]|~$])", r"\\\1", line)
-
-
-def code(text: str) -> str:
-    """`text` as inline code, between more backticks than it contains."""
-    line = " ".join(text.split())
-    fence = "`" * (_longest(line) + 1)
-    return f"{fence} {line} {fence}" if "`" in line else f"{fence}{line}{fence}"
-
-
-def code_block(text: str, language: str) -> str:
-    """`text` as a fenced block, with a fence longer than any in `text`."""
-    fence = "`" * max(_longest(text) + 1, 3)
-    return f"{fence}{language}\n{text}\n{fence}"
-
-
-def _longest(text: str) -> int:
-    """The length of the longest row of backticks."""
-    return max(map(len, re.findall("`+", text)), default=0)
 
 
 # The Hub

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.files import read_json_object
+from elmo_gpt_bert.training.output_folder import METRICS
 
 
 if TYPE_CHECKING:
@@ -273,8 +274,14 @@ def read_results(record: Mapping[str, Any]) -> tuple[dict[str, float], dict[str,
     return scores, seconds, samples
 
 
-def read_record(path: Path) -> dict[str, Any]:
-    """Reads a metrics.json. Raises ValueError if it is damaged, or its seed or one of its parts has the wrong type."""
+def read_record(folder: Path) -> dict[str, Any]:
+    """The metrics.json of the run that has finished in a folder; empty if none has.
+
+    Raises ValueError if it is damaged, or its seed or one of its parts has the wrong type.
+    """
+    path = folder / METRICS
+    if not path.is_file():
+        return {}
     try:
         record = read_json_object(path)
     except ValueError as error:

@@ -268,8 +268,7 @@ def _write_outputs(
 
 def _check_seeds(output: Path, args: RunArguments, several: bool) -> None:
     """Raises ValueError where --resume would train over the best of several seeds, as one or without their folders."""
-    path = output / output_folder.METRICS
-    runs = read_record(path).get("runs", {}) if args.do_train and path.is_file() else {}
+    runs = read_record(output).get("runs", {}) if args.do_train else {}
     if gone := [seed for seed in runs if not Path(output, f"seed-{seed}").is_dir()]:
         raise InputError(
             f"{output} holds runs of several seeds, and its folder seed-{gone[0]} is gone: choose another "
@@ -382,18 +381,19 @@ def _move_best_run(
 
     Outputs written by --save_outputs stay in the seed's folder. Raises ValueError if the model of `best` was removed.
     """
-    folder, earlier = output / f"seed-{best}", output / output_folder.METRICS
+    folder = output / f"seed-{best}"
     was_moved = not (folder / "README.md").is_file()  # by an earlier call
-    if was_moved and not (earlier.is_file() and read_record(earlier)["seed"] == best):
+    if was_moved and read_record(output).get("seed") != best:
         raise InputError(
             f"{folder} was not the best of the seeds of an earlier command, and its model was removed: choose another "
             "--output_dir, or repeat the earlier command"
         )
-    record = read_record(folder / output_folder.METRICS)
+    record = read_record(folder)
     card = (output if was_moved else folder) / "README.md"
     text = card.read_text(encoding="utf-8") if card.is_file() else None
     if not was_moved:
-        staying = {"README.md", ".lock", *output_folder.results_in(folder)} - {*output_folder.predictions_in(folder)}
+        staying = {"README.md", ".lock", *output_folder.results_in(folder)}
+        staying -= {*output_folder.files_in(folder, output_folder.PREDICTION_FILES)}
         move_model([path for path in folder.iterdir() if path.is_file() and path.name not in staying], output)
     if text is not None:  # the user may have removed it
         write_text(output / "README.md", with_spread(text, best, spread, runs[best], len(runs)))

@@ -54,7 +54,7 @@ from elmo_gpt_bert.training.batches import (
 from elmo_gpt_bert.training.errors import DivergedError, FileError, InputError, MissingFileError, as_user_errors
 from elmo_gpt_bert.training.files import load_tensors, save_tensors
 from elmo_gpt_bert.training.identity import digest
-from elmo_gpt_bert.training.output_folder import METRICS, SEED
+from elmo_gpt_bert.training.output_folder import SEED
 from elmo_gpt_bert.training.processes import from_all, versions
 from elmo_gpt_bert.training.results import describe_samples, read_record
 
@@ -330,20 +330,14 @@ def members(ensemble: str, output_dir: str) -> list[Path]:
 
 def _best_seed(folder: Path) -> Path:
     """The folder with the outputs of the run in `folder`: with --seeds, that of its best seed."""
-    record = _record(folder)
+    record = read_record(folder)
     return folder / f"seed-{record['seed']}" if "runs" in record else folder
 
 
 def _was_replaced(folder: Path) -> bool:
     """Whether `folder` is OUTPUT_DIR/seed-N of a seed that was replaced."""
     seed = SEED.fullmatch(folder.name)
-    return seed is not None and seed[1] in _record(folder.parent).get("replaced_runs", {})
-
-
-def _record(folder: Path) -> dict[str, Any]:
-    """The content of metrics.json; empty if there is none."""
-    path = folder / METRICS
-    return read_record(path) if path.is_file() else {}
+    return seed is not None and seed[1] in read_record(folder.parent).get("replaced_runs", {})
 
 
 def average(data_set: Dataset, folders: list[Path], model_name: str, id2label: dict[int, str]) -> Outputs:
