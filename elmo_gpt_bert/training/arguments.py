@@ -244,9 +244,19 @@ class RunArguments:
     def __post_init__(self) -> None:
         self._check_purpose()
         self._check_values()
-        self._check_evaluations()
-        self._check_schedule()
-        self._check_trackers()
+        chooses = self.load_best_model_at_end or self.early_stopping_patience or self.seeds > 1 or self.max_restarts
+        if chooses and not (self.do_train and self.do_eval):
+            raise InputError("to choose among models, or to stop early, a run needs --do_train and --do_eval")
+        if self.eval_strategy == "steps" and self.eval_steps is None:
+            raise InputError("--eval_strategy steps needs --eval_steps, the updates between two evaluations")
+        decay = 0.1 if self.decay_ratio is None else self.decay_ratio
+        if self.lr_scheduler_type == "warmup_stable_decay" and self.warmup_ratio + decay > 1 + 1e-9:
+            raise InputError(
+                f"--warmup_ratio {self.warmup_ratio} and --decay_ratio {decay} are more than the whole run"
+            )
+        trackers = self.report_to.split(",")
+        if trackers not in (["none"], ["all"]) and sorted(trackers) != sorted({*trackers} & {*TRACKERS}):
+            raise InputError(f"--report_to must be none, all or some of {', '.join(TRACKERS)}, not {self.report_to}")
         if self.max_steps == -1 and self.num_train_epochs <= 0:
             raise InputError(f"--num_train_epochs must be positive, not {self.num_train_epochs}")
         if self.implementation == "transformers" and self.trust_remote_code:
@@ -334,25 +344,6 @@ class RunArguments:
         Raises FileNotFoundError if a file is missing.
         """
         return {}
-
-    def _check_evaluations(self) -> None:
-        chooses = self.load_best_model_at_end or self.early_stopping_patience or self.seeds > 1 or self.max_restarts
-        if chooses and not (self.do_train and self.do_eval):
-            raise InputError("to choose among models, or to stop early, a run needs --do_train and --do_eval")
-        if self.eval_strategy == "steps" and self.eval_steps is None:
-            raise InputError("--eval_strategy steps needs --eval_steps, the updates between two evaluations")
-
-    def _check_schedule(self) -> None:
-        decay = 0.1 if self.decay_ratio is None else self.decay_ratio
-        if self.lr_scheduler_type == "warmup_stable_decay" and self.warmup_ratio + decay > 1 + 1e-9:
-            raise InputError(
-                f"--warmup_ratio {self.warmup_ratio} and --decay_ratio {decay} are more than the whole run"
-            )
-
-    def _check_trackers(self) -> None:
-        names = self.report_to.split(",")
-        if names not in (["none"], ["all"]) and sorted(names) != sorted({*names} & {*TRACKERS}):
-            raise InputError(f"--report_to must be none, all or some of {', '.join(TRACKERS)}, not {self.report_to}")
 
 
 def switch_off(

@@ -285,7 +285,9 @@ def keep_global_batch(args: Arguments) -> Arguments:
     began = on_main(lambda: read_json_object(path) if args.resume and path.is_file() else {})
     if {name: began.get(name) for name in SIZES} == sizes and began["processes"] != state.num_processes:
         return _adapted(args, began["processes"], state)
-    if state.is_main_process and args.do_train and not (args.resume and _has_progress(path.parent)):
+    kinds = output_folder.CHECKPOINT, output_folder.SEED
+    goes_on = args.resume and any(output_folder.matching_folders(path.parent, kind) for kind in kinds)
+    if state.is_main_process and args.do_train and not goes_on:
         write_json(path, sizes | {"processes": state.num_processes})
     return args
 
@@ -294,11 +296,6 @@ def forget_global_batch(args: RunArguments) -> None:
     """Removes what `keep_global_batch` wrote: the run is complete."""
     if PartialState().is_main_process:
         Path(args.output_dir, output_folder.BATCH).unlink(missing_ok=True)
-
-
-def _has_progress(output: Path) -> bool:
-    kinds = output_folder.CHECKPOINT, output_folder.SEED
-    return any(output_folder.matching_folders(output, kind) for kind in kinds)
 
 
 def _adapted(args: Arguments, began: int, state: PartialState) -> Arguments:

@@ -71,9 +71,6 @@ def load_tokenizer(source: ModelSource, *, for_task: bool = True) -> PreTrainedT
 
 def _word_pieces(path: Path, do_lower_case: bool) -> BertTokenizer:
     """Raises ValueError if a special token is missing: the tokenizer would add it, and the model does not know it."""
-    content = path.read_bytes()
-    if b"\r" in content and b"\n" not in content:
-        raise InputError("none of its lines ends with a line feed: convert it, e.g. with mac2unix")
     lines = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").removesuffix("\n").split("\n"), start=1):
         if lines.setdefault(line, number) != number:
@@ -387,13 +384,8 @@ def _loading_errors(name: str, remedy: str) -> Iterator[None]:
         if isinstance(error, OSError) and not Path(name).exists():
             remedy = f"{hub_remedy(error, 'the model is')}, or give a local folder."
         error_type = FileError if isinstance(error, OSError) else InputError
-        raise error_type(f"cannot load {name}: {_one_line(reason)}. {remedy}") from error
-
-
-def _one_line(message: str) -> str:
-    """The beginning of a library's message on one line, without a period at its end."""
-    line = " ".join(message.split()).rstrip(".")
-    return line if len(line) <= 400 else textwrap.shorten(line, 400, placeholder=" ...").rstrip(".")
+        line = textwrap.shorten(reason, 400, placeholder=" ...").rstrip(".")
+        raise error_type(f"cannot load {name}: {line}. {remedy}") from error
 
 
 # The files of a folder

@@ -35,15 +35,9 @@ class History(GeneralTracker):
     requires_logging_directory = False
     tracker = None  # the object of a tracker's library, which accelerate asks for
 
-    def __init__(self, output: Path, resumes: bool) -> None:
-        """`resumes`: whether the run may go on from a checkpoint, so that earlier lines are a part of it.
-
-        Raises OSError if it may and these are damaged.
-        """
+    def __init__(self, output: Path) -> None:
         super().__init__()
         self.output = output
-        if resumes:
-            read_log(output)
 
     @on_main_process
     def store_init_configuration(self, values: dict) -> None:
@@ -59,8 +53,7 @@ class History(GeneralTracker):
 
     @on_main_process
     def finish(self) -> None:
-        if records := read_log(self.output):
-            draw_curves(records, self.output / CURVES)
+        draw_curves(read_log(self.output), self.output / CURVES)
 
 
 def read_log(output: Path) -> list[dict[str, Any]]:
@@ -87,8 +80,8 @@ def cut_log(output: Path, update: int) -> None:
         write_text(output / LOG, "".join(json.dumps(line) + "\n" for line in kept))
 
 
-def draw_curves(records: Sequence[Mapping[str, Any]], path: Path) -> bool:
-    """Writes a PNG with all curves of `records`; False if there are none.
+def draw_curves(records: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Writes a PNG with all curves of `records`, if there are any.
 
     Args:
         records: what was logged, each with the `update` after which it was. A record may lack any other name. Values
@@ -101,7 +94,7 @@ def draw_curves(records: Sequence[Mapping[str, Any]], path: Path) -> bool:
 
     panels = group_curves(records)
     if not panels:
-        return False
+        return
     rows, columns = (len(panels) + 1) // 2, min(len(panels), 2)
     figure = Figure(figsize=(5.5 * columns, 3 * rows), layout="constrained")
     for place, (panel, curves) in enumerate(panels.items(), start=1):
@@ -116,7 +109,6 @@ def draw_curves(records: Sequence[Mapping[str, Any]], path: Path) -> bool:
         axes.legend()
     with new_file(path) as temporary:
         figure.savefig(temporary, format="png", metadata={"Software": None})
-    return True
 
 
 def group_curves(records: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Curve]]:
@@ -149,7 +141,7 @@ def trackers_of(args: RunArguments) -> list[str | GeneralTracker]:
     # By its name, TensorBoard would write to a folder named after the project.
     own = {
         "tensorboard": partial(TensorBoardTracker, "runs", args.output_dir),
-        History.name: partial(History, Path(args.output_dir), resumes=args.resume),
+        History.name: partial(History, Path(args.output_dir)),
     }
     return [own[name]() if name in own else name for name in names]
 

@@ -400,8 +400,7 @@ def reinitialize_layers(model: PreTrainedModel, count: int) -> None:
     """
     if count == 0:
         return
-    layers = layers_of(model, "--reinit_layers")
-    _check_count(model, layers, "--reinit_layers", count)
+    layers = layers_of(model, "--reinit_layers", count)
     lowest = next(layers[-count].parameters())
     if not lowest.requires_grad:
         raise InputError(
@@ -424,14 +423,15 @@ def freeze_layers(model: PreTrainedModel, count: int | None, reinitialized: int 
     """
     if count is None:
         return
-    layers, name = layers_of(model, "--freeze_layers"), type(model).__name__
-    _check_count(model, layers, "--freeze_layers", count)
+    layers, name = layers_of(model, "--freeze_layers", count), type(model).__name__
     if count + reinitialized > len(layers):
         raise InputError(
             f"--freeze_layers {count} and --reinit_layers {reinitialized} are more than the {len(layers)} layers of "
             f"{name}: new weights would not be trained"
         )
-    frozen = [*parameters_below(model, layers), *layers[:count].parameters()]
+    of_layers = {*layers.parameters()}
+    below = itertools.takewhile(lambda parameter: parameter not in of_layers, model.base_model.parameters())
+    frozen = [*below, *layers[:count].parameters()]
     if not any(parameter.requires_grad for parameter in frozen):
         raise InputError(f"--freeze_layers {count}: {name} does not train them in any case: leave it out, or {TRAINS}")
     for parameter in frozen:
@@ -440,16 +440,11 @@ def freeze_layers(model: PreTrainedModel, count: int | None, reinitialized: int 
         raise InputError(f"--freeze_layers {count} leaves nothing of {name} to train: freeze fewer layers")
 
 
-def parameters_below(model: PreTrainedModel, layers: nn.ModuleList) -> list[nn.Parameter]:
-    """The parameters of the base model below its layers, such as embeddings."""
-    inside = {*layers.parameters()}
-    return [*itertools.takewhile(lambda parameter: parameter not in inside, model.base_model.parameters())]
-
-
-def layers_of(model: PreTrainedModel, flag: str) -> nn.ModuleList:
+def layers_of(model: PreTrainedModel, flag: str, needed: int = 0) -> nn.ModuleList:
     """The layers, the lowest first. Modules that the base model lists before them are below, those after them above.
 
-    Raises ValueError for models that share weights between layers, or that have no single list of layers.
+    Raises ValueError for models that have fewer than the `needed` layers, that share weights between layers, or that
+    have no single list of layers.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer  # takes seconds, unless a model was loaded
 
@@ -463,6 +458,8 @@ def layers_of(model: PreTrainedModel, flag: str) -> nn.ModuleList:
     if len(lists) != 1:
         problem = f"needs one list of {count} layers, and {type(model).__name__} has {len(lists)} such lists"
         raise InputError(f"{flag} {problem}: leave {flag} out")
+    if needed > count:
+        raise InputError(f"{flag} {needed}: {type(model).__name__} has {count} layers, give no more")
     return lists[0]
 
 
@@ -502,8 +499,3 @@ def compiled_layers(model: PreTrainedModel, mode: str) -> Iterator[None]:
     finally:
         for layer in layers:
             layer._compiled_call_impl = None  # what `compile` has set
-
-
-def _check_count(model: PreTrainedModel, layers: nn.ModuleList, flag: str, count: int) -> None:
-    if count > len(layers):
-        raise InputError(f"{flag} {count}: {type(model).__name__} has {len(layers)} layers, give no more")

