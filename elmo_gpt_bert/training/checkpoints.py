@@ -42,7 +42,7 @@ from elmo_gpt_bert.training.optimization import (
     saved_name,
 )
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, HALF_WRITTEN, damage, matching_folders, write_checksums
-from elmo_gpt_bert.training.processes import on_main, together
+from elmo_gpt_bert.training.processes import on_main
 from elmo_gpt_bert.training.results import goodness
 from elmo_gpt_bert.training.task import Task
 
@@ -103,9 +103,6 @@ class Progress:
         losses = {name: Mean(**mean) for name, mean in values["losses"].items()}
         results = {name: dict(values[name]) for name in ("results", "best_results")}
         return cls(**values | means | results | {"losses": losses})
-
-
-Saved = tuple[Progress, dict[str, Any], dict[str, Any]]  # what progress.json holds, with identity and circumstances
 
 
 class Checkpoints:
@@ -196,7 +193,7 @@ class Checkpoints:
         for update in set(saved) - kept:
             remove_folder(self.path(update))
 
-    def _read(self, update: int) -> Saved:
+    def _read(self, update: int) -> tuple[Progress, dict[str, Any], dict[str, Any]]:
         """(progress, identity, circumstances). Raises ValueError if one of them is missing."""
         path = self.path(update) / "progress.json"
         with as_user_errors(f"{path} is damaged: ", TypeError, KeyError):
@@ -215,11 +212,9 @@ class Checkpoints:
         saved = on_main(self._find)
         if saved is None:
             return None
-        progress, identity, circumstances = saved
+        progress, circumstances = saved
         self.newest = progress.update
-        path = self.path(progress.update)
-        together(partial(self._compare, identity, path, progress.update))
-        self._print_changes(circumstances, path)
+        self._print_changes(circumstances, self.path(progress.update))
         self.load(progress.update)
         if self.accelerator.scaler is not None:
             self.accelerator.scaler.load_state_dict(progress.scaler)
@@ -228,24 +223,23 @@ class Checkpoints:
                 remove_folder(self.path(newer))
         return progress
 
-    def _find(self) -> Saved | None:
-        """What the newest complete checkpoint says; None if there is no checkpoint."""
+    def _find(self) -> tuple[Progress, dict[str, Any]] | None:
+        """Progress and circumstances of the newest complete checkpoint of this run; None if there is no checkpoint."""
         for half_written in matching_folders(self.folder, HALF_WRITTEN):
             shutil.rmtree(half_written)
         problems = []
         for update in self.saved_updates():
-            problem = damage(self.path(update))
+            path = self.path(update)
+            problem = damage(path)
             if problem is None:
-                return self._read(update)
-            problems.append(f"{self.path(update)}: {problem}")
+                progress, saved, circumstances = self._read(update)
+                check_same(self.identity, saved, path, allowed_differences(self.identity, saved, path, update))
+                return progress, circumstances
+            problems.append(f"{path}: {problem}")
             self.accelerator.print(f"{problems[-1]}: not used")
         if problems:
             raise FileError(f"all checkpoints are damaged ({'; '.join(problems)}): remove them to begin again")
         return None
-
-    def _compare(self, saved: dict[str, Any], path: Path, update: int) -> None:
-        """Raises ValueError if the identity `saved` in `path` is not of this run, or of its first updates."""
-        check_same(self.identity, saved, path, allowed_differences(self.identity, saved, path, update))
 
     def _print_changes(self, saved: dict[str, int], path: Path) -> None:
         """Prints which circumstances differ from those that are `saved` in `path`, and what may differ by that."""

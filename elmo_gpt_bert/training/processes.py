@@ -105,27 +105,16 @@ def on_main(function: Callable[[], Value]) -> Value:
 
     Every process must call it.
     """
-    value, error = broadcast(_outcome(function) if PartialState().is_main_process else (None, None))
+    value, error = None, None
+    if PartialState().is_main_process:
+        try:
+            value = function()
+        except UserError as problem:
+            error = problem
+    value, error = broadcast((value, error))
     if error is not None:
         raise error
     return value
-
-
-def together(function: Callable[[], Value]) -> Value:
-    """What `function` returns on this process. A UserError on any of them ends them all. All must call it."""
-    value, error = _outcome(function)
-    errors = [each for each in from_all(error) if each is not None]
-    if errors:
-        raise error or errors[0]
-    return value
-
-
-def _outcome(function: Callable[[], Value]) -> tuple[Value | None, UserError | None]:
-    """What the function returns, or its UserError."""
-    try:
-        return function(), None
-    except UserError as error:
-        return None, error
 
 
 # Versions and hardware
