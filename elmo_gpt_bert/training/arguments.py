@@ -6,7 +6,7 @@ import glob
 import json
 import math
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,12 +39,6 @@ def one_of(names: Collection[str]) -> Allowed:
 def flag(default: Any, text: str) -> Any:
     """A field of arguments, which the flag of its name sets; `text` is for --help."""
     return HfArg(default=default, help=text)
-
-
-def _restrictions(hint: Any) -> Iterator[Allowed]:
-    """Yields the `Allowed` in the annotation of a field: an `Annotated` type, or a union with one."""
-    for part in (hint, *get_args(hint)):
-        yield from getattr(part, "__metadata__", ())
 
 
 Positive = Allowed(lambda number: number > 0, "positive")
@@ -322,21 +316,16 @@ class RunArguments:
                 raise InputError(f"--{name} must be a finite number, not {value}")
             if value == "":
                 raise InputError(f"--{name} is empty")
-            for allowed in _restrictions(hint):
+            parts = (hint, *get_args(hint))  # the hint is an `Annotated` type, or a union with one
+            for allowed in [each for part in parts for each in getattr(part, "__metadata__", ())]:
                 if value is not None and not allowed.test(value):
                     raise InputError(f"--{name} must be {allowed.text}, not {value}")
 
     @property
     def source(self) -> ModelSource:
         """The flags of model and tokenizer, for `load_config`, `load_tokenizer` and `load_model`."""
-        return ModelSource(
-            self.model_name_or_path,
-            parse_overrides(self.config_overrides),
-            self.tokenizer_name,
-            self.do_lower_case,
-            self.attn_implementation,
-            self.trust_remote_code,
-        )
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(ModelSource)}
+        return ModelSource(**values | {"config_overrides": parse_overrides(self.config_overrides)})
 
     def data_sources(self) -> dict[str, list[Path] | str]:
         """Where the data of each split come from: files, or a data set of the Hub, as in NAME@VERSION.

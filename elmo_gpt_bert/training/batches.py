@@ -22,9 +22,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from elmo_gpt_bert.training.arguments import RunArguments
-from elmo_gpt_bert.training.errors import LaunchError, UserError
-from elmo_gpt_bert.training.identity import ENDS_EPOCH, SAMPLES
-from elmo_gpt_bert.training.optimization import count_updates, samples_of_update
+from elmo_gpt_bert.training.errors import LaunchError
+from elmo_gpt_bert.training.identity import ENDS_EPOCH
+from elmo_gpt_bert.training.optimization import count_updates
 
 
 if TYPE_CHECKING:
@@ -113,14 +113,9 @@ def count_workers(chosen: int | None, device: torch.device) -> int:
 
 @contextlib.contextmanager
 def worker_errors() -> Iterator[None]:
-    """Turns what torch raises for a worker that was killed, or that raised a UserError, into one line."""
+    """Turns what torch raises for a worker that was killed into one line."""
     try:
         yield
-    except UserError as error:
-        kind, text = type(error), str(error)
-        if not text.startswith(f"Caught {kind.__name__} in DataLoader worker"):
-            raise
-        raise kind(text.rpartition(f"{kind.__name__}: ")[2].strip()) from error  # without the worker's traceback
     except RuntimeError as error:
         if not str(error).startswith("DataLoader worker"):
             raise
@@ -320,8 +315,4 @@ class EpochPlan(Plan):
 
     @property
     def identity(self) -> dict[str, Any]:
-        return {
-            SAMPLES: samples_of_update(self.args, self.accelerator.num_processes),
-            "updates": self.updates,
-            ENDS_EPOCH: self.ends_epoch(self.updates),
-        }
+        return {"updates": self.updates, ENDS_EPOCH: self.ends_epoch(self.updates)}

@@ -102,20 +102,6 @@ def locked(output: Path) -> Iterator[None]:
         lock.release()
 
 
-def _import_libraries() -> None:
-    """Imports what every run needs and --help does not, without progress bars.
-
-    It takes two seconds, and half a second more with garbage collection: what imports make is no garbage, but the
-    collector looks through all of it again and again.
-    """
-    gc.disable()
-    for name in ("datasets", "transformers.modeling_utils"):
-        importlib.import_module(name)
-    gc.enable()
-    transformers.utils.logging.disable_progress_bar()
-    importlib.import_module("datasets").disable_progress_bars()
-
-
 def make_accelerator(args: RunArguments) -> Accelerator:
     """Prepares this process for a run with the models of its --implementation, and returns its Accelerator.
 
@@ -123,7 +109,13 @@ def make_accelerator(args: RunArguments) -> Accelerator:
     Raises ValueError for a precision that the processor does not have, or for an option of the launcher that the run
     has to get instead, and ImportError for a tracker that is not installed.
     """
-    _import_libraries()
+    # Every run needs these imports, and --help does not. What they make is no garbage, but the collector would look
+    # through all of it again and again, for half a second.
+    gc.disable()
+    importlib.import_module("transformers.modeling_utils")
+    importlib.import_module("datasets").disable_progress_bars()
+    gc.enable()
+    transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     torch.set_float32_matmul_precision(args.matmul_precision)
     accelerator = Accelerator(mixed_precision=args.mixed_precision, log_with=trackers_of(args) or None)

@@ -1,6 +1,5 @@
 """What --mixed_precision auto stands for on each device, and that a run records it."""
 
-import gc
 import json
 import shutil
 import sys
@@ -79,11 +78,6 @@ def recorded(folder: Path) -> set[tuple[str, str]]:
     parts = [record["args"], record["identity"]]
     parts += [json.loads(path.read_text(encoding="utf-8"))["identity"] for path in folder.rglob("progress.json")]
     return {(part["mixed_precision"], part["matmul_precision"]) for part in parts}
-
-
-def test_garbage_is_collected_after_the_imports():
-    launching._import_libraries()
-    assert gc.isenabled()
 
 
 def test_transformers_own_models_need_nothing_of_the_zoo(monkeypatch):

@@ -14,7 +14,6 @@ from safetensors.torch import load_file
 
 import run_blimp
 from elmo_gpt_bert.training import batches, loop
-from elmo_gpt_bert.training.errors import InputError
 from tests.conftest import ROOT
 from tests.support.pairs_sample import write_gpt, write_pairs
 from tests.support.run_samples import make_run
@@ -112,15 +111,6 @@ def test_the_tokens_of_a_batch_are_counted_without_padding():
     assert batches.count_real_tokens({"input_ids": ids, "attention_mask": mask}) == 8
     assert batches.count_real_tokens({"input_ids": ids}) == 10
     assert batches.count_real_tokens({"input_ids": ids[..., None].expand(2, 5, 50)}) == 10  # ELMo's
-
-
-def test_a_mistake_that_a_worker_finds_is_one_line():
-    def collate(rows: list[int]) -> None:
-        raise InputError("row 0 is empty: remove it")
-
-    for workers in (0, 1):
-        with pytest.raises(InputError, match="^row 0 is empty: remove it$"), batches.worker_errors():
-            list(batches.load_batches(range(2), [[0], [1]], collate, workers))
 
 
 @pytest.mark.parametrize(

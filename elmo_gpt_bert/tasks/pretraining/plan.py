@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from elmo_gpt_bert.tasks.pretraining.objective import Objective
 from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.batches import Batch, Counts, Plan, Stretch, Update
-from elmo_gpt_bert.training.identity import ENDS_EPOCH, EPOCH_SAMPLES, FINAL_LENGTH, SAMPLES
+from elmo_gpt_bert.training.identity import ENDS_EPOCH, EPOCH_SAMPLES, FINAL_LENGTH
 from elmo_gpt_bert.training.optimization import samples_of_update
 from elmo_gpt_bert.training.processes import from_all
 
@@ -136,7 +136,6 @@ class CorpusPlan(Plan):
     @property
     def identity(self) -> dict[str, Any]:
         return {
-            SAMPLES: self.ramp.size,
             "updates": self.updates,
             FINAL_LENGTH: self.phases[-1].first,
             ENDS_EPOCH: self.ends_epoch(self.updates),
