@@ -18,8 +18,8 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -325,16 +325,6 @@ def _transformers_reads(config: PreTrainedConfig, head: str) -> bool:
 # The papers' scores
 
 
-@dataclass(frozen=True)
-class Published:
-    """A table of a paper: metric -> the score of each system, times 100."""
-
-    source: str
-    systems: tuple[str, ...]  # the names of the columns: system and split
-    scores: dict[str, tuple[float, ...]]
-    percent: bool = False  # whether this project's scores are percent, too; otherwise they are fractions
-
-
 def read_papers(path: Path) -> dict[str, dict[str, dict[str, float | None]]]:
     """entry -> system -> score -> the figure, in percent; None: not published."""
     return {
@@ -345,38 +335,32 @@ def read_papers(path: Path) -> dict[str, dict[str, dict[str, float | None]]]:
     }
 
 
-def read_compared(path: Path) -> Iterator[tuple[tuple[str, str | None], Published]]:
-    """Yields each data set, with its configuration, and the table of a paper that has scores on it."""
-    for entry in yaml.load(read_text(path), LOADER):
-        for name, scores in entry["data"].items():
-            columns: dict[str, dict[str, float]] = {}
-            for figure in entry["figures"]:
-                of_system = PAPERS[figure["entry"]][figure["system"]]
-                names = figure.get("scores", scores)
-                columns.setdefault(figure["column"], {}).update({ours: of_system[names[ours]] for ours in names})
-            rows = {metric: tuple(column[metric] for column in columns.values()) for metric in scores}
-            data_set, _, configuration = name.partition(" ")
-            table = Published(entry["source"], tuple(columns), rows, entry.get("percent", False))
-            yield (data_set, configuration or None), table
-
-
 PAPERS = read_papers(Path(__file__).with_name("papers.yaml"))
-TABLES = dict(read_compared(Path(__file__).with_name("compared.yaml")))
+# data set, with its configuration -> the entry of the paper that has scores on it
+COMPARED = {
+    name: entry
+    for entry in yaml.load(read_text(Path(__file__).with_name("compared.yaml")), LOADER)
+    for name in entry["data"]
+}
 
 
 def comparison(scores: dict[str, float], data_set: str, configuration: str | None) -> str:
     """A Markdown table of `scores` and the papers' scores, on the papers' scale; empty if no paper has scores."""
-    table = TABLES.get((data_set, configuration))
-    if table is None or not scores.keys() & table.scores.keys():
+    name = data_set if configuration is None else f"{data_set} {configuration}"
+    if name not in COMPARED or scores.keys().isdisjoint(COMPARED[name]["data"][name]):
         return ""
-    unit, factor = ("percent", 1) if table.percent else ("times 100", 100)
+    entry = COMPARED[name]
+    published = entry["data"][name]  # our name of a score -> the paper's
+    columns: dict[str, dict[str, float]] = {}
+    for figure in entry["figures"]:
+        of_system, names = PAPERS[figure["entry"]][figure["system"]], figure.get("scores", published)
+        columns.setdefault(figure["column"], {}).update({ours: of_system[names[ours]] for ours in names})
+    unit, factor = ("percent", 1) if entry.get("percent") else ("times 100", 100)
+    columns = {"this model, validation": {metric: factor * score for metric, score in scores.items()}} | columns
     rows = [
-        [metric, *(f"{score:.1f}" for score in (factor * scores[metric], *paper_scores))]
-        for metric, paper_scores in table.scores.items()
-        if metric in scores
+        [metric, *(f"{column[metric]:.1f}" for column in columns.values())] for metric in published if metric in scores
     ]
-    compared = markdown_table([unit, "this model, validation", *table.systems], rows)
-    return f"\nCompared with the systems of {table.source}:\n\n{compared}\n"
+    return f"\nCompared with the systems of {entry['source']}:\n\n{markdown_table([unit, *columns], rows)}\n"
 
 
 # Where the weights come from
