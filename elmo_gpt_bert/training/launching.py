@@ -63,10 +63,7 @@ def lock_output_folder(args: RunArguments) -> Iterator[None]:
 def _locked(output: Path, args: RunArguments) -> Iterator[None]:
     """Checks and locks the folder, in the main process."""
     with writing(output, CHOOSE):
-        is_file = output.exists() and not output.is_dir()
         has_files = output.is_dir() and not all(map(_is_bookkeeping, output.iterdir()))
-    if is_file:
-        raise ExistingFileError(f"--output_dir {output} is a file")
     if has_files and not (args.overwrite_output_dir or args.resume):
         resume = "" if args.only_evaluates else " --resume the run in it,"
         raise ExistingFileError(

@@ -35,7 +35,7 @@ from elmo_gpt_bert.training.launching import (
     make_accelerator,
     remove_earlier_results,
 )
-from elmo_gpt_bert.training.log import finish_trackers, start_trackers
+from elmo_gpt_bert.training.log import finish_trackers
 from elmo_gpt_bert.training.loop import Trained, train
 from elmo_gpt_bert.training.optimization import load_weights
 from elmo_gpt_bert.training.processes import join_processes, on_main
@@ -185,7 +185,6 @@ def _trained_before(
     if record is None:
         return None
     accelerator.print(f"{output} holds the model of this run, which has finished: it is not trained again")
-    start_trackers(args, accelerator)  # to draw again what could not be drawn
     load_weights(model, load_file(output / WEIGHTS))
     results, seconds, _ = read_results(record)
     identity.update({name: record["identity"][name] for name in PREDICTIONS & record["identity"].keys()})

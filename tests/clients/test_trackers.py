@@ -33,7 +33,7 @@ def test_a_tracker_that_cannot_begin_is_one_line_with_a_remedy(run, monkeypatch)
     accelerator = launching.make_accelerator(run(report_to="wandb"))
     monkeypatch.setattr(WandBTracker, "start", lambda _: (_ for _ in ()).throw(UsageError("No API key.")))
     with pytest.raises(RuntimeError, match="--report_to wandb: No API key. WANDB_MODE=offline keeps"):
-        log.start_trackers(run(report_to="wandb"), accelerator)
+        log.start_trackers(run(report_to="wandb"), accelerator, 0)
 
 
 @pytest.fixture

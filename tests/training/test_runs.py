@@ -112,7 +112,7 @@ def test_a_run_that_is_refused_leaves_the_results_that_it_would_have_replaced(
 def test_an_output_folder_that_is_a_file_is_an_error(run, tmp_path):
     (tmp_path / "out").write_text("", encoding="utf-8")
     args = run(overwrite_output_dir=True)
-    with pytest.raises(FileExistsError, match="out is a file"), launching.lock_output_folder(args):
+    with pytest.raises(OSError, match="out: File exists. Choose another"), launching.lock_output_folder(args):
         pytest.fail("claimed")
 
 

@@ -52,7 +52,7 @@ def test_a_tracker_that_cannot_start_is_one_line_with_its_remedy(run, monkeypatc
     accelerator = launching.make_accelerator(run(report_to="none"))
     monkeypatch.setattr(accelerator, "init_trackers", start)
     with pytest.raises(RuntimeError, match=f"^--report_to {trackers}: no space left. {remedy}$"):
-        log.start_trackers(run(report_to=trackers), accelerator)
+        log.start_trackers(run(report_to=trackers), accelerator, 0)
 
 
 def test_a_new_training_has_no_curves_of_the_one_that_it_overwrites(run, data_set, tmp_path):
