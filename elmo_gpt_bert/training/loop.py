@@ -218,10 +218,6 @@ class _Training:
             self.checkpoints.load(progress.best_update)
         self.checkpoints.check_weights(progress.update)
         self.clock.lap("train")
-        return self.report()
-
-    def report(self) -> Trained:
-        progress = self.progress
         results = {"train_loss": progress.run.value, "train_updates": progress.update}
         if not self.args.load_best_model_at_end:
             return Trained(results | progress.results, self.clock.seconds, self.latest)

@@ -8,6 +8,7 @@ its folder names it. Otherwise the card names no licence.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import glob
 import html
@@ -372,22 +373,11 @@ def origin(args: RunArguments) -> ModelCardData:
     if name.endswith(".json"):
         return ModelCardData(license=PROJECT_LICENSE)
     if Path(name).exists():
-        return _card_of(Path(name))
+        with contextlib.suppress(OSError, ValueError, yaml.YAMLError):  # there is no card, or it cannot be read
+            return ModelCard.load(Path(name, "README.md")).data
+        return ModelCardData()
     licences = [licence for prefix, licence in LICENSES.items() if name.startswith(prefix)]
     return ModelCardData(license=licences[0] if licences else None, base_model=name)
-
-
-def _card_of(folder: Path) -> ModelCardData:
-    """The metadata of the card in a model folder; empty if there is no card or it cannot be read.
-
-    A checkpoint has the card of its run.
-    """
-    if output_folder.CHECKPOINT.fullmatch(folder.resolve().name) and not (folder / "README.md").exists():
-        folder = folder.resolve().parent
-    try:
-        return ModelCard.load(folder / "README.md").data
-    except (OSError, ValueError, yaml.YAMLError):
-        return ModelCardData()
 
 
 # Text

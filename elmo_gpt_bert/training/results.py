@@ -127,22 +127,17 @@ def goodness(results: Mapping[str, float], metric: str | None) -> float:
     return -scores[name] if LOWER_IS_BETTER.fullmatch(name.removesuffix(MISMATCHED)) else scores[name]
 
 
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """Mean, median, standard deviation, minimum and maximum of one score over several seeds."""
-    return {name: compute(values) for name, compute in STATISTICS.items()}
-
-
 def spread_of_seeds(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The spread of each score that all of several seeds have, without single types: eval_f1_mean, ...
+    """The `STATISTICS` of each score that all of several seeds have, without single types: eval_f1_mean, ...
 
     Seeds that finished before --do_predict was added, or with it, have other scores of the test set.
     """
     return {
-        f"{prefix}_{name}_{statistic}": value
+        f"{prefix}_{name}_{statistic}": compute([run[f"{prefix}_{name}"] for run in runs])
         for prefix in ("eval", "test")
         for name in without_types(scores_of(runs[0], prefix))
         if name.removesuffix(MISMATCHED) != PREDICTED_CLASSES and all(f"{prefix}_{name}" in run for run in runs)
-        for statistic, value in spread([run[f"{prefix}_{name}"] for run in runs]).items()
+        for statistic, compute in STATISTICS.items()
     }
 
 

@@ -20,7 +20,6 @@ from elmo_gpt_bert.training.results import (
     main_scores,
     read_results,
     scores_of,
-    spread,
     spread_of_seeds,
     types_of,
     without_types,
@@ -253,7 +252,7 @@ def test_scores_of_one_test_set_are_never_beside_the_name_of_another(tmp_path, s
 def test_types_and_seeds_are_shown_as_tables_and_all_other_results_line_by_line():
     results = {"train_updates": 1200, "eval_f1": 0.5, "eval_precision": 0.25, "eval_f1_PER": 0.125}
     results |= {"eval_precision_PER": 1.0, "eval_number_PER": 2345, "eval_f1_LOC": 0.0, "eval_number_LOC": 0}
-    seeds = {f"eval_f1_{name}": value for name, value in spread([0.5, 0.25]).items()}
+    seeds = spread_of_seeds([{"eval_f1": 0.5}, {"eval_f1": 0.25}])
     assert describe_results(results | seeds).splitlines() == [
         "  train_updates    1,200",
         "  eval_f1         0.5000",
