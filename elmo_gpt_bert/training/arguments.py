@@ -282,7 +282,9 @@ class RunArguments:
             raise InputError("--save_outputs keeps what --do_eval and --do_predict compute: give one of them")
         cause = "--resume" if self.resume else "--overwrite_output_dir"
         replaces = (self.resume or self.overwrite_output_dir) and not (self.do_train or self.only_evaluates)
-        if replaces and (self._is_own(self.model_name_or_path) or self._is_removed(self.model_name_or_path)):
+        model = Path(self.model_name_or_path)
+        is_own = replaces and model.is_dir() and model.resolve() == Path(self.output_dir).resolve()
+        if is_own or (replaces and self._is_removed(self.model_name_or_path)):
             repeat = "; for its predictions, repeat its command with --do_predict --resume" if self.do_predict else ""
             raise InputError(
                 f"{cause} without --do_train would remove the results of the run in {self.output_dir}: choose another "
@@ -295,10 +297,6 @@ class RunArguments:
                         f"--overwrite_output_dir would remove {name}, which the run begins with: choose another "
                         "--output_dir"
                     )
-
-    def _is_own(self, model: str) -> bool:
-        """Whether a model is the one in the output folder."""
-        return Path(model).is_dir() and Path(model).resolve() == Path(self.output_dir).resolve()
 
     def _is_removed(self, model: str) -> bool:
         """Whether a model is in a checkpoint or a seed of the output folder, which a new run there removes."""

@@ -31,14 +31,13 @@ import yaml
 from accelerate import Accelerator
 from huggingface_hub import EvalResult, ModelCard, ModelCardData, constants
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
-from safetensors import SafetensorError
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from elmo_gpt_bert.training import output_folder
 from elmo_gpt_bert.training.arguments import RunArguments, hub_model_id, public_arguments
 from elmo_gpt_bert.training.command_line import start_of_script
 from elmo_gpt_bert.training.errors import FileError
-from elmo_gpt_bert.training.files import follow_umask, read_text, write_json, write_text
+from elmo_gpt_bert.training.files import follow_umask, read_text, write_json, write_text, writing
 from elmo_gpt_bert.training.log import finish_trackers
 from elmo_gpt_bert.training.optimization import gather_weights, samples_of_update, saved_class
 from elmo_gpt_bert.training.output_folder import SEED
@@ -129,21 +128,17 @@ def save_model(task: Task, weights: dict[str, torch.Tensor], card: ModelCard, ou
     """
     temporary = output / ".saving"
     shutil.rmtree(temporary, ignore_errors=True)  # left by a run that was killed
+    saved = output_folder.matching_folders(output, output_folder.CHECKPOINT)
+    remedy = "continues from the last checkpoint" if saved else "begins again: there is no checkpoint"
     try:
-        task.model.save_pretrained(temporary, state_dict=weights)
-        task.tokenizer.save_pretrained(temporary)
-        for path in temporary.glob("*.safetensors"):
-            follow_umask(path)
-        output_folder.write_checksums(temporary)
-        card.save(temporary / "README.md")
-        move_model(list(temporary.iterdir()), output)
-    except (OSError, SafetensorError) as error:
-        saved = output_folder.matching_folders(output, output_folder.CHECKPOINT)
-        remedy = "continues from the last checkpoint" if saved else "begins again: there is no checkpoint"
-        raise FileError(
-            f"cannot save the model in {output}: {' '.join(str(error).split())}. Make room; the same command with "
-            f"--resume {remedy}"
-        ) from error
+        with writing(output, f"Make room; the same command with --resume {remedy}"):
+            task.model.save_pretrained(temporary, state_dict=weights)
+            task.tokenizer.save_pretrained(temporary)
+            for path in temporary.glob("*.safetensors"):
+                follow_umask(path)
+            output_folder.write_checksums(temporary)
+            card.save(temporary / "README.md")
+            move_model(list(temporary.iterdir()), output)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

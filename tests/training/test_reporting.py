@@ -264,9 +264,7 @@ def test_a_disk_too_full_for_the_model_is_one_line_that_says_how_to_go_on(tmp_pa
 
     (tmp_path / checkpoint).mkdir()
     task = SimpleNamespace(model=SimpleNamespace(save_pretrained=full))
-    message = (
-        f"^cannot save the model in {tmp_path}: Error while serializing: I/O error: No space left on device. Make"
-    )
+    message = f"^cannot write {tmp_path}: Error while serializing: I/O error: No space left on device. Make"
     with pytest.raises(OSError, match=f"{message} room; the same command with --resume {remedy}$"):
         reporting.save_model(task, {}, ModelCard(""), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [checkpoint]
