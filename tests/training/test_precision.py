@@ -175,7 +175,7 @@ def test_a_run_goes_on_in_its_precision_on_another_device(
     flags += ["--seeds", str(seeds)]
     on_gpu(first)
     with monkeypatch.context() as patch:
-        patch.setattr(loop._Training, "report", lambda _: 1 / 0)  # after its last checkpoint
+        patch.setattr(loop.memory, "release", lambda: 1 / 0)  # after its last checkpoint
         with pytest.raises(ZeroDivisionError):
             run_glue.main(flags)
     on_gpu(then)
