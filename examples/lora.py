@@ -31,6 +31,7 @@ RANK = 16
 TAKEN = {"learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "seed"}
 TAKEN |= {"weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "max_steps"}
 USED = {*EVALUATION, *TAKEN, "do_train", "warmup_steps", "warmup_ratio", "pad_to_max_length"}
+USED -= {"implementation", "matmul_precision"}  # Trainer has neither: the class is transformers'
 
 
 def main(argv: list[str] | None = None) -> dict[str, float]:
@@ -69,9 +70,8 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     write_json(Path(args.output_dir, "metrics.json"), results)
     base = {name: getattr(model.config, name) for name in ("id2label", "problem_type")}
     write_json(Path(args.output_dir, "base.json"), {"sha256": checksum} | base)
-    print(results)
     return results
 
 
 if __name__ == "__main__":
-    main()
+    print(main())

@@ -93,6 +93,12 @@ class Pair:
 
 OneWay = functools.partial(Pair, one_way=True)
 
+
+def chooses_model(args: Any) -> bool:
+    """Whether models are compared: of several updates, or of several seeds."""
+    return args.load_best_model_at_end or args.early_stopping_patience or args.seeds > 1 or args.max_restarts > 0
+
+
 FILES = "train_file validation_file test_file"  # the user's own
 OWN_DATA = f"{FILES} validation_split_percentage"
 CHOICE = "early_stopping_patience load_best_model_at_end"  # which compare the evaluations in training
@@ -109,6 +115,8 @@ PAIRS = (
     Pair("do_train", CHOICE, lambda args: not args.do_train),
     Pair("do_eval", CHOICE, lambda args: not args.do_eval),
     Pair("eval_strategy", CHOICE, lambda args: args.eval_strategy == "no"),
+    OneWay("load_best_model_at_end", "metric_for_best_model", lambda args: not chooses_model(args)),
+    OneWay("save_strategy", "save_total_limit", lambda args: args.save_strategy == "no"),
     OneWay("lr_scheduler_type", "warmup_steps", lambda args: args.lr_scheduler_type == "constant"),
     OneWay("lr_scheduler_type", "warmup_ratio", lambda args: args.lr_scheduler_type == "constant"),
     OneWay("lr_scheduler_type", "decay_ratio", lambda args: args.lr_scheduler_type != "warmup_stable_decay"),
@@ -238,8 +246,7 @@ class RunArguments:
     def __post_init__(self) -> None:
         self._check_purpose()
         self._check_values()
-        chooses = self.load_best_model_at_end or self.early_stopping_patience or self.seeds > 1 or self.max_restarts
-        if chooses and not (self.do_train and self.do_eval):
+        if chooses_model(self) and not (self.do_train and self.do_eval):
             raise InputError("to choose among models, or to stop early, a run needs --do_train and --do_eval")
         if self.eval_strategy == "steps" and self.eval_steps is None:
             raise InputError("--eval_strategy steps needs --eval_steps, the updates between two evaluations")

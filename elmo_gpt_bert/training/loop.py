@@ -11,8 +11,8 @@ import hashlib
 import math
 import random
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -69,11 +69,13 @@ class Trained:
         --load_best_model_at_end, the best one
     seconds: by step, as in `Clock`
     evaluations: suffix -> the evaluation of these results; None if the run was resumed after that evaluation
+    record: the metrics.json of a run that had finished before; empty if this one has trained
     """
 
     results: dict[str, float]
     seconds: dict[str, float]
     evaluations: dict[str, Evaluation] | None
+    record: Mapping[str, Any] = field(default_factory=dict)
 
 
 def train(
@@ -177,6 +179,7 @@ class _Training:
         self.best: dict[str, Evaluation] | None = None  # and that of the best model, with --load_best_model_at_end
         self.clock = Clock(self.progress.seconds)
         self.unread: list[tuple[torch.Tensor, torch.Tensor]] = []  # (losses, items): reading waits for the device
+        self.learning_rate = self.scheduler.get_last_lr()[0]  # of the last update
         self.gradient_norm: torch.Tensor | None = None  # of the last update, if gradients are clipped
         self.overflows = 0  # in a row
         self.tokens = 0  # of this process, since the last line of the log,
@@ -304,6 +307,7 @@ class _Training:
     def update(self, losses: torch.Tensor, items: torch.Tensor) -> None:
         """Counts an update, after the optimizer's step, for this process's shares of the losses."""
         self.progress.update += 1
+        self.learning_rate = self.scheduler.get_last_lr()[0]
         self.scheduler.step()
         run_pending(self.accelerator)
         self.unread.append((losses, items))
@@ -384,7 +388,7 @@ class _Training:
         if len(progress.losses) > 1:
             values |= {f"train_{name}_loss": mean.value for name, mean in progress.losses.items()}
         progress.logged, progress.losses = Mean(), {}
-        values["learning_rate"] = self.scheduler.get_last_lr()[0]
+        values["learning_rate"] = self.learning_rate
         if self.gradient_norm is not None:
             values["grad_norm"] = float(self.gradient_norm)
         self.clock.lap("train")

@@ -85,17 +85,18 @@ def write_results(
     args: RunArguments,
     accelerator: Accelerator,
     identity: dict[str, Any],
-    has_model: bool = False,
+    former: Mapping[str, Any],
 ) -> None:
     """Writes the model with its card, after training, and metrics.json; prints the results.
 
-    With `has_model`, the folder holds the finished model, of which only the card is written again. Every process must
-    call it. A reader finds each file either old or completely new. Raises OSError if the files cannot be written; the
-    last checkpoint, if there is one, then still holds the model.
+    `former` is the metrics.json of a run that has finished before. The folder then holds its model, of which only the
+    card is written again, and versions and hardware stay those that trained it. Every process must call it. A reader
+    finds each file either old or completely new. Raises OSError if the files cannot be written; the last checkpoint,
+    if there is one, then still holds the model.
     """
     accelerator.wait_for_everyone()
     started = time.perf_counter()
-    weights = gather_weights(task.model) if args.do_train and not has_model else None
+    weights = gather_weights(task.model) if args.do_train and not former else None
     if accelerator.is_main_process:
         output = Path(args.output_dir)
         if args.do_train or args.only_evaluates:
@@ -105,14 +106,15 @@ def write_results(
             else:
                 write_text(output / "README.md", str(card))
         saving = results.get("save_runtime", 0.0) + time.perf_counter() - started
+        written = {name: True for name in ("do_predict", "save_outputs") if former.get("args", {}).get(name)}
         record = {
             **results,
             "save_runtime": saving,
             "seed": args.seed,
-            "args": public_arguments(args),
+            "args": public_arguments(args) | written,
             "identity": identity,
-            "versions": versions(),
-            "hardware": hardware(accelerator),
+            "versions": former.get("versions", versions()),
+            "hardware": former.get("hardware", hardware(accelerator)),
         }
         write_json(output / output_folder.METRICS, record)
     finish_trackers(accelerator)  # now that the model is safe

@@ -99,8 +99,7 @@ def repeat(run: Run, args: RunArguments) -> dict[str, float]:
             repository = on_main(lambda: create_repository(hub_model_id(args), args.hub_private_repo))
             args = dataclasses.replace(args, hub_model_id=repository)
         several = args.seeds > 1 or args.max_restarts > 0
-        if args.resume:
-            on_main(partial(_check_seeds, output, args, several))
+        on_main(partial(_check_folder, output, args, several))
         results = run_seeds(run, args) if several else run(args)
         forget_global_batch(args)
         if args.push_to_hub and PartialState().is_main_process:
@@ -138,14 +137,14 @@ def carry_out(task: Task, args: RunArguments, accelerator: Accelerator, clock: C
         if not args.do_train:  # otherwise `train` does, after its checks
             remove_earlier_results(args, accelerator)
         write_outputs = partial(_write_outputs, task, args, accelerator)
-        results, seconds, evaluations, has_model = {}, {}, None, False
+        results, seconds, evaluations, former = {}, {}, None, {}
         if args.do_train:
             trained = _trained_before(task.model, args, accelerator, identity)
-            has_model = trained is not None
-            if not has_model:
+            if trained is None:
                 trained = train(task, compute, args, accelerator, identity)
                 task.finish()
             results, seconds, evaluations = trained.results, trained.seconds, trained.evaluations
+            former = trained.record
             clock.include(seconds)
         if args.do_eval and (not args.do_train or args.save_outputs or task.writes_validation):
             if evaluations is None:
@@ -165,7 +164,7 @@ def carry_out(task: Task, args: RunArguments, accelerator: Accelerator, clock: C
                 write_outputs(split, evaluation)
             clock.lap("predict")
         results = defined(results) | {f"{step}_runtime": each for step, each in clock.seconds.items()} | task.samples
-        write_results(task, results, args, accelerator, identity, has_model)
+        write_results(task, results, args, accelerator, identity, former)
         return results
     finally:
         with contextlib.suppress(FileError):  # after an error, which says more; another seed may follow
@@ -186,9 +185,10 @@ def _trained_before(
         return None
     accelerator.print(f"{output} holds the model of this run, which has finished: it is not trained again")
     load_weights(model, load_file(output / WEIGHTS))
-    results, seconds, _ = read_results(record)
+    results, seconds, samples = read_results(record)
     identity.update({name: record["identity"][name] for name in PREDICTIONS & record["identity"].keys()})
-    return Trained(results, {name.removesuffix("_runtime"): value for name, value in seconds.items()}, None)
+    seconds = {name.removesuffix("_runtime"): value for name, value in seconds.items()}
+    return Trained(results | samples, seconds, None, record)
 
 
 def _read_finished(output: Path, args: RunArguments) -> dict[str, Any] | None:
@@ -265,9 +265,24 @@ def _write_outputs(
 # Several seeds
 
 
-def _check_seeds(output: Path, args: RunArguments, several: bool) -> None:
-    """Raises ValueError where --resume would train over the best of several seeds, as one or without their folders."""
-    runs = read_record(output).get("runs", {}) if args.do_train else {}
+def _check_folder(output: Path, args: RunArguments, several: bool) -> None:
+    """Raises ValueError where a run would write over another one that is in the folder, and that it does not compare.
+
+    That is a run that trained, for one that only evaluates; with --resume, the best of several seeds, for one run or
+    without the folders of the seeds; and one run, for several seeds.
+    """
+    record = read_record(output)
+    if not args.do_train and record.get("args", {}).get("do_train"):
+        raise InputError(f"{output} holds the scores of a model that was trained there: choose another --output_dir")
+    if not args.resume:
+        return
+    is_single = ("runs" not in record and record) or output_folder.matching_folders(output, output_folder.CHECKPOINT)
+    if several and is_single:
+        raise InputError(
+            f"{output} holds a run of one seed: --resume it without --seeds and --max_restarts, or choose another "
+            "--output_dir"
+        )
+    runs = record.get("runs", {})
     if gone := [seed for seed in runs if not Path(output, f"seed-{seed}").is_dir()]:
         raise InputError(
             f"{output} holds runs of several seeds, and its folder seed-{gone[0]} is gone: choose another "

@@ -94,6 +94,7 @@ def test_an_adapter_learns_classes_and_its_base_stays(tmp_path, base):
 def test_trainer_gets_the_flags_that_it_has_and_the_others_are_named(trained, tmp_path, monkeypatch, capsys):
     words = ["--gradient_accumulation_steps", "3", "--warmup_steps", "7", "--dataloader_num_workers", "2"]
     words += ["--max_grad_norm", "2.5", "--adam_beta2", "0.9", "--freeze_layers", "1", "--lr_scheduler_type", "cosine"]
+    words += ["--implementation", "transformers"]
     monkeypatch.setattr(lora, "Trainer", lambda model, settings, **_: pytest.fail(json.dumps(settings.to_dict())))
     argv = ["run_glue", *flags(tmp_path, str(trained / "base"), str(trained / "a.csv")), *words]
     with pytest.raises(pytest.fail.Exception) as stopped:
@@ -101,7 +102,7 @@ def test_trainer_gets_the_flags_that_it_has_and_the_others_are_named(trained, tm
     settings = json.loads(str(stopped.value))
     assert (settings["gradient_accumulation_steps"], settings["warmup_steps"]) == (3, 7)
     assert (settings["dataloader_num_workers"], settings["max_grad_norm"], settings["adam_beta2"]) == (2, 2.5, 0.9)
-    assert "no effect here: --freeze_layers --lr_scheduler_type\n" in capsys.readouterr().out
+    assert "no effect here: --implementation --freeze_layers --lr_scheduler_type\n" in capsys.readouterr().out
 
 
 def test_a_finished_run_is_not_written_over(trained, tmp_path, capsys):

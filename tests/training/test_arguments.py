@@ -218,6 +218,11 @@ def test_their_flags_are_ours_under_other_names_and_leave_no_trace(tmp_path, the
             "--lr_scheduler_type warmup_stable_decay --warmup_ratio 0.8 --decay_ratio 0.3",
             "--warmup_ratio 0.8 and --decay_ratio 0.3 are more than the whole run",
         ),
+        ("--save_strategy no --save_total_limit 5", "--save_total_limit 5 has no effect with --save_strategy no"),
+        (
+            "--do_eval --metric_for_best_model loss",
+            "--metric_for_best_model loss has no effect with --load_best_model_at_end False: leave it out, or change",
+        ),
         ("--save_strategy no --save_steps 5", "--save_steps 5 has no effect with --save_strategy no: leave out one"),
         ("--hub_private_repo", "--hub_private_repo True has no effect with --push_to_hub False"),
         ("--optim adagrad --adam_beta2 0.98", "--adam_beta2 0.98 has no effect with --optim adagrad: leave it out"),

@@ -160,6 +160,7 @@ def rte(tmp_path: Path) -> list[str]:
     return ["--task_name", "rte", "--data_dir", str(write_task(tmp_path, "RTE"))]
 
 
+LUCK = ["--metric_for_best_model", "luck"]
 MISTAKES = [
     (run_ner, ner, ["--features", "concat_last_four"], "--features concat_last_four: "),
     (run_ner, ner, ["--text_column_name", "5"], "--text_column_name 5 is none of the 3 columns"),
@@ -170,7 +171,7 @@ MISTAKES = [
     (run_swag, swag, ["--data_dir", "nowhere"], "--data_dir nowhere: no such folder"),
     (run_swag, swag, ["--config_overrides", "size=3"], "bert has no size. Correct it or --config_overrides"),
     (run_glue, rte, ["--reinit_layers", "9"], "--reinit_layers 9: ZooBertForSequenceClassification has 2 layers"),
-    (run_glue, rte, ["--do_eval", "--metric_for_best_model", "luck"], "--metric_for_best_model luck is none of"),
+    (run_glue, rte, ["--do_eval", "--load_best_model_at_end", *LUCK], "--metric_for_best_model luck is none of"),
     (run_glue, rte, ["--do_eval", "--do_train", "false", "--ensemble", "a,b"], "--ensemble a,b: there is no folder"),
     (run_glue, rte, ["--tokenizer_name", "absent.txt"], "absent.txt: no such file"),
     (run_glue, rte, ["--attn_implementation", "loud"], "Correct it or this run's arguments"),

@@ -15,7 +15,7 @@ import run_pretraining
 import run_squad
 import run_swag
 from elmo_gpt_bert.tasks import rows
-from elmo_gpt_bert.training import loop
+from elmo_gpt_bert.training import loop, reporting, runs
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.identity import first_difference, read_finished, run_identity
 from tests.support import choices_sample, glue_sample, ner_sample, squad_sample
@@ -96,6 +96,42 @@ def test_a_finished_model_is_not_written_again(flags, tmp_path):
     before = path.stat().st_mtime_ns
     run_glue.main([*argv, "--do_predict", "--resume"])
     assert path.stat().st_mtime_ns == before and (tmp_path / "out" / "predictions.tsv").is_file()
+
+
+def test_the_record_of_a_finished_run_stays_that_of_its_training(flags, tmp_path, monkeypatch):
+    first = run_glue.main([*flags, "--do_predict"])
+    before = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    monkeypatch.setattr(reporting, "hardware", lambda _: {"device": "another"})
+    monkeypatch.setattr(reporting, "versions", lambda: {"torch": "another"})
+    again = run_glue.main([*flags, "--resume"])
+    after = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    changed = {"save_runtime", "start_runtime", "load_runtime", "tokenize_runtime", "eval_runtime", "args"}
+    assert {name for name in before if before[name] != after.get(name)} <= changed
+    assert {name for name in before["args"] if before["args"][name] != after["args"][name]} == {"resume"}
+    assert again["predict_samples"] == first["predict_samples"] > 0
+
+
+@pytest.mark.parametrize("how", ["--resume", "--overwrite_output_dir"])
+def test_scores_of_another_model_are_not_put_beside_one_that_was_trained(flags, tmp_path, how):
+    run_glue.main(flags)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.is_file()}
+    other = [*flags, "--do_train", "false", "--max_steps", "-1", how]
+    with pytest.raises(ValueError, match="holds the scores of a model that was trained there: choose another --outp"):
+        run_glue.main([word for word in other if word not in ("--learning_rate", "0.01")])
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.is_file()} == before
+
+
+@pytest.mark.parametrize("more", [["--seeds", "2"], ["--max_restarts", "1"]])
+@pytest.mark.parametrize("finishes", [True, False])
+def test_several_seeds_do_not_train_over_a_run_of_one(flags, tmp_path, monkeypatch, finishes, more):
+    if finishes:
+        run_glue.main([*flags, "--save_strategy", "no"])
+    else:
+        with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+            patch.setattr(runs, "write_results", lambda *_: 1 / 0)  # behind its last checkpoint
+            run_glue.main(flags)
+    with pytest.raises(ValueError, match="holds a run of one seed: --resume it without --seeds and --max_restarts"):
+        run_glue.main([*flags, *more, "--resume"])
 
 
 @pytest.mark.parametrize("how", WAYS)

@@ -174,7 +174,7 @@ def test_metrics_json_never_holds_what_json_has_no_word_for(run, data_set):
     accelerator, tokenizer, model, collate = prepare(args)
     task, results = tiny_task(data_set, None, collate, model=model, tokenizer=tokenizer), {"eval_loss": float("nan")}
     with pytest.raises(ValueError, match="not JSON compliant"):
-        reporting.write_results(task, results, args, accelerator, {})
+        reporting.write_results(task, results, args, accelerator, {}, {})
     assert not (Path(args.output_dir) / "metrics.json").exists()
 
 

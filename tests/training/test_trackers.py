@@ -7,7 +7,7 @@ from elmo_gpt_bert.training import launching, log
 from tests.support.tiny_run import fit
 
 
-RATES = {2: 0.01 * 2 / 3, 4: 0.01 * 2 / 3, 6: 0.0}  # of six updates, three of them warm-up
+RATES = {2: 0.01 / 3, 4: 0.01, 6: 0.01 / 3}  # of six updates, three of them warm-up
 
 
 def test_tensorboard_receives_losses_and_learning_rates(run, data_set, tmp_path):
