@@ -5,7 +5,8 @@ word, which is the surprisal of the word. The words of a sentence add up to its 
 model with --pll within_word_l2r), in bits instead of natural logarithms.
 
 - Causal models: p(token | tokens before it). The first token has none before it, so it is not predicted.
-- Masked models: p(token | all other words), where the token and those after it in its word are masked.
+- Masked models: p(token | all other words), where the token and those after it in its word are masked. Words are the
+  tokenizer's here: for BERT's, 0.5 is three words, whose surprisals are added.
 - biLMs: p(word | words before it) and p(word | words after it). A word's surprisal is the sum of both, and the
   boundaries of the sentence are predicted, too.
 """
@@ -93,10 +94,11 @@ def _score_tokens(model: LanguageModel, sentence: str) -> ScoredSentence:
     """The surprisals of a model of subwords."""
     words = words_of(sentence, spans := split_words(sentence))
     encoding = model.scorer.tokenizer(sentence, return_offsets_mapping=True, return_special_tokens_mask=True)
-    ids = encoding["input_ids"]
+    (row,) = model.scorer.encode([sentence])
+    ids = row["input_ids"]
     model.check_length(len(ids))
     word_of_token = _words_of_tokens(encoding["offset_mapping"], encoding["special_tokens_mask"], spans)
-    scores = model.scorer.score_tokens({"input_ids": ids, "words": word_of_token})["log_likelihoods"]
+    scores = model.scorer.score_tokens(row)["log_likelihoods"]
     return ScoredSentence([_join(model, n, word, ids, word_of_token, scores) for n, word in enumerate(words)])
 
 
