@@ -7,7 +7,6 @@ for each class.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import json
@@ -36,6 +35,7 @@ ENDINGS = (".csv", ".tsv", ".json", ".jsonl")
 DEFAULT_TEXT_COLUMNS = (PAIR, ("sentence",), ("text",))
 ADDED_COLUMNS = ("prediction", "score")  # of predictions.csv
 MULTI_LABEL = "multi_label_classification"  # as transformers calls it
+JSON_LIST = '["a", "b"] or [1.0, 0.0], with double quotes and commas'  # a remedy
 INTEGER = re.compile("0|-?[1-9][0-9]*")  # as Python writes it
 
 
@@ -57,15 +57,15 @@ def read_files(
     """
     from datasets import DatasetDict  # the import takes a second, which --help does not need
 
-    parts, train_labels = {}, []
+    parts, labels_of = {}, {}
     for split, path in needed_files(files):
         rows = _read_file(path, text_columns, None if split == "test" else label_column or "label")
-        train_labels = [row["label"] for row in rows] if split == "train" else train_labels
+        labels_of[split] = [row.get("label") for row in rows]
         parts[split] = list(part_of(enumerate(rows, start=1), split, held_out, path, key=_texts))
     if len({"text_pair" in row for part in parts.values() for _, row in part}) > 1:
         raise InputError("some of the files have one text for each example, others two: give all of them the same")
     multi_label = _is_multi_label(parts, files, problem_type, config)
-    has_order = label_names is not None or "train" not in parts or any(map(_are_flags, train_labels))
+    train_labels = labels_of.get("train", [])
     if "train" in parts and multi_label:
         labels = label_names or _find_labels_of_lists(train_labels, files["train"])
     elif label_names is not None:
@@ -74,14 +74,20 @@ def read_files(
         labels = () if config.num_labels == 1 else tuple(name for _, name in sorted(config.id2label.items()))
     else:
         labels = _find_labels(train_labels, problem_type, files["train"])
+    if "train" in parts and label_names is None:
+        _check_spellings(labels, files["train"])
     text = PAIR if "text_pair" in next(iter(parts.values()))[0][1] else ("sentence",)
     scores = "multi_label" if multi_label else "classes" if labels else "stsb"
     task = GlueTask("", text, labels, scores, multi_label=multi_label)
+    has_order = label_names is not None or any(map(_are_flags, train_labels))
+    has_order = has_order or ("train" not in parts and _are_numbered(labels))
     for split in parts.keys() - {"test"}:
+        _check_whole_numbers(labels_of[split], task, files[split])
         for number, row in parts[split]:
             if _are_flags(row["label"]) and not has_order:
+                source = "train file" if "train" in parts else "model"
                 raise InputError(
-                    f"{files[split]}, example {number}: a list of numbers, but the train file has names, which are in "
+                    f"{files[split]}, example {number}: a list of numbers, but the {source} has names, which are in "
                     "no order: write names here, too, or give --label_names"
                 )
             row["label"] = _read_label(row["label"], task, f"{files[split]}, example {number}", label_names)
@@ -99,18 +105,24 @@ def _is_multi_label(
     problem_type: str | None,
     config: PreTrainedConfig,
 ) -> bool:
-    """Whether a text has any number of labels. Raises ValueError for a list of them where `problem_type` says one."""
-    if problem_type == MULTI_LABEL:
-        return True
-    for split, part in parts.items():
-        number = next((number for number, row in part if isinstance(row.get("label"), list)), None)
-        if number is not None and problem_type is not None:
+    """Whether a text has any number of labels.
+
+    Raises ValueError for a list of them where `problem_type` says one, and for no list where it says any number.
+    """
+    labels = [(split, number, row["label"]) for split, part in parts.items() for number, row in part if "label" in row]
+    for split, number, label in labels:
+        where = f"{files[split]}, example {number}"
+        if isinstance(label, list) and problem_type not in (None, MULTI_LABEL):
             raise InputError(
-                f"{files[split]}, example {number}: a list of labels, which {MULTI_LABEL} has, and --problem_type is "
-                f"{problem_type}"
+                f"{where}: a list of labels, which {MULTI_LABEL} has, and --problem_type is {problem_type}"
             )
-        if number is not None:
-            return True
+        if not isinstance(label, list) and problem_type == MULTI_LABEL:
+            raise InputError(
+                f"{where}: the label {shown(label)} is no list, which --problem_type {MULTI_LABEL} needs: write "
+                f"{JSON_LIST}"
+            )
+    if any(isinstance(label, list) for *_, label in labels):
+        return True
     return "train" not in parts and config.problem_type == MULTI_LABEL
 
 
@@ -148,9 +160,14 @@ def _text_columns(row: dict, path: Path) -> tuple[str, ...]:
 
 def _value(name: str, value: object, where: str) -> Label:
     """The `value` of the column `name`: a text, or a label without white space around it."""
-    if name == "label" and isinstance(value, str) and value.startswith("["):
-        with contextlib.suppress(ValueError):  # a class of that name, or a list as predictions.csv has it
-            value = json.loads(value)
+    if name == "label" and isinstance(value, str) and value.strip().startswith("[") and value.strip().endswith("]"):
+        try:
+            value = json.loads(value)  # a list as predictions.csv has it
+        except ValueError as error:  # as Python and NumPy write a list
+            raise InputError(
+                f"{where} is {shown(value)}, in brackets, but not a list of JSON: write {JSON_LIST}, or the name "
+                "of one class without brackets"
+            ) from error
     if name == "label" and isinstance(value, list):
         return _list_of_labels(value, where)
     if not isinstance(value, (str, int, float)):
@@ -204,6 +221,34 @@ def _find_labels_of_lists(labels: list[Label], file: str) -> tuple[str, ...]:
         classes = f"the class {shown(*names)} alone" if names else "no class"
         raise InputError(f"{file}: the lists name {classes}: add examples of another class")
     return _sorted(names)
+
+
+def _check_spellings(names: Sequence[str], file: str) -> None:
+    """Raises ValueError where two names of classes differ in nothing but their Unicode forms."""
+    first: dict[str, str] = {}
+    for name in names:
+        other = first.setdefault(normalize("NFKC", name), name)
+        if other != name:
+            raise InputError(
+                f"{file}: the classes {ascii(other)} and {ascii(name)} look alike and have other characters: convert "
+                "the file to one Unicode form, such as NFC, or give both in --label_names"
+            )
+
+
+def _check_whole_numbers(labels: list[Label], task: GlueTask, file: str) -> None:
+    """Raises ValueError where [0, 1] and [1, 0] are the only lists, which may be meant as flags of two classes."""
+    lists = {frozenset(_names(label)) for label in labels if label}
+    if task.multi_label and len(task.labels) == 2 and lists == {frozenset("01")}:
+        raise InputError(
+            f"{file}: every list holds 0 and 1, which as numbers of classes are both of {listed(task.labels)}: write "
+            "0.0 and 1.0 for flags of classes, or the names of a text's classes"
+        )
+
+
+def _are_numbered(names: Sequence[str]) -> bool:
+    """Whether the names of classes say their order: they are whole numbers, or LABEL_0, LABEL_1, ..."""
+    numbers = [name.removeprefix("LABEL_") for name in names]
+    return all(map(_is_whole, numbers)) and _sorted({*numbers}) == (*numbers,)
 
 
 def _are_flags(label: Label) -> bool:

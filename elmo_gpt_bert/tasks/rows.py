@@ -192,6 +192,8 @@ def _rows(
             if repeated := sorted(name for name, count in Counter(header).items() if name and count > 1):
                 raise InputError(f"{path}:{line}: the header has {listed(repeated)} more than once")
         elif len(values) == len(header):
+            if header.count("") > 1:
+                _check_unnamed(header, values, f"{path}:{line}")
             yield line, dict(zip(header, values, strict=True))
         else:
             quotes = path.suffix == ".tsv" and any(value.startswith('"') for value in values)
@@ -201,6 +203,15 @@ def _rows(
             if broken is None:
                 raise InputError(problem)
             broken.append(problem)
+
+
+def _check_unnamed(header: tuple[str, ...], values: list[str], where: str) -> None:
+    """Raises ValueError if one of the columns without a name, which a row keeps only one of, holds a value."""
+    unnamed = [value for name, value in zip(header, values, strict=True) if not name]
+    if any(unnamed):
+        value = next(filter(None, unnamed))
+        problem = f"{where}: {len(unnamed)} columns have no name, and one holds {shown(value)}"
+        raise InputError(f"{problem}: name each in the header, or leave them out")
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict]]:

@@ -441,6 +441,12 @@ def test_empty_lines_are_no_rows_however_many_columns_there_are(suffix, tmp_path
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
+        ("a.csv", "text,label\nx,é\ny,e\u0301\n", r"a.csv: the classes 'e\\u0301' and '\\xe9' look alike .* Unicode"),
+        (
+            "a.json",
+            '{"text": "x", "label": ["é", "e\u0301"]}\n{"text": "y", "label": []}',
+            "a.json: the classes .* look",
+        ),
         ("a.txt", "", "a.txt: your own file must be one of .csv, .tsv, .json, .jsonl"),
         ("a.csv", "words,label\nx,y\n", "a.csv has the columns words, label: the texts must be in sentence, in text"),
         (
@@ -458,7 +464,11 @@ def test_empty_lines_are_no_rows_however_many_columns_there_are(suffix, tmp_path
         ("a.csv", "text,label\rx,y\r", "a.csv:1: not csv .* end lines with"),
         ("a.csv", "text,text,label\nx,y,z\n", "a.csv:1: the header has text more than once"),
         ("a.tsv", "text\tlabel\tlabel\nx\ty\tz\n", "a.tsv:1: the header has label more than once"),
+        ("a.csv", ",,text,label\n,,x,y\n,1,z,y\n", "a.csv:3: 2 columns have no name, and one holds '1': name each"),
         ("a.csv", "text,label\nx,y\nz, \n", "a.csv:3: label is empty: name the class"),
+        ("a.csv", "text,label\nx,\"['joy', 'fear']\"\n", "a.csv:2: label is .* brackets, but not a list of JSON: "),
+        ("a.csv", "text,label\nx,[0. 1.]\n", r"a.csv:2: label is '\[0. 1.\]', in brackets, but not a list of JSON: "),
+        ("a.tsv", "text\tlabel\nx\t [joy] \n", r"a.tsv:2: label is ' \[joy\] ', .*: write .*, or the name of one"),
         ("a.json", '{"text": "x", "label": null}', "a.json:1: label is None, neither text nor a number"),
         ("a.json", '{"text": ["x", "y"], "label": 1}', r"a.json:1: text is \['x', 'y'\], neither text nor a number"),
         ("a.csv", "text,label\nx,y\nz,y\n", "a.csv: every label is 'y': add examples of another class"),

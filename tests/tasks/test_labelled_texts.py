@@ -167,6 +167,45 @@ def test_flags_are_refused_where_names_have_no_order(tmp_path, flags):
     run_glue.main([*words, "--label_names", ",".join(NAMES)])
 
 
+def test_flags_without_a_train_file_need_names_in_an_order_as_with_one(tmp_path):
+    file = write_json(tmp_path / "a.json", as_flags(SETS))
+    with pytest.raises(ValueError, match="a.json, example 1: a list of numbers, but the model has names, which are"):
+        evaluated(file, dict(enumerate(NAMES)))
+    of_names = evaluated(file, dict(enumerate(NAMES)), label_names="long,short,angry")
+    assert of_names[:3] == [["short"], ["long", "angry"], []]
+    for numbers in ("0 1 2", "1 2 3", "9 10 11", "LABEL_0 LABEL_1 LABEL_2"):
+        zero, one, two = numbers.split()
+        assert evaluated(file, {0: zero, 1: one, 2: two})[:3] == [[one], [zero, two], []]
+    with pytest.raises(ValueError, match="the model has names, which are in no order: .* or give --label_names"):
+        evaluated(file, {0: "1", 1: "0", 2: "2"})
+
+
+def evaluated(file: str, id2label: dict[int, str], **changes: str) -> list[list[str]]:
+    """The labels of a file that a model of any number of these classes is evaluated on."""
+    config = AutoConfig.for_model("bert", id2label=id2label, problem_type="multi_label_classification")
+    names = {"model_name_or_path": "m", "output_dir": "o", "do_eval": True, "validation_file": file}
+    return run_glue.load_data(run_glue.GlueArguments(**names, **changes), config)[1]["validation"]["label"][:]
+
+
+@pytest.mark.parametrize("labels", [[[1, 0], [0, 1]], [[0, 1]], [[0, 1], [], [1, 0]]])
+def test_whole_numbers_that_may_be_flags_of_two_classes_are_refused(tmp_path, labels):
+    file = write_json(tmp_path / "a.json", labels)
+    names = {"model_name_or_path": "m", "output_dir": "o", "do_train": True, "train_file": file}
+    message = "a.json: every list holds 0 and 1, which as numbers of classes are both of long, short: write 0.0 and"
+    with pytest.raises(ValueError, match=message):
+        run_glue.load_data(run_glue.GlueArguments(**names, label_names="long,short"), AutoConfig.for_model("bert"))
+    for options in ({}, {"label_names": "long,short"}):
+        with pytest.raises(ValueError, match="a.json: every list holds 0 and 1"):
+            evaluated(file, {0: "long", 1: "short"}, **options)
+
+
+def test_whole_numbers_in_lists_of_several_lengths_or_of_more_classes_are_numbers_of_classes(tmp_path):
+    file = write_json(tmp_path / "a.json", [[1, 0], [1]])
+    assert evaluated(file, {0: "LABEL_0", 1: "LABEL_1"}) == [["LABEL_1", "LABEL_0"], ["LABEL_1"]]
+    file = write_json(tmp_path / "b.json", [[1, 0], [0, 1]])
+    assert evaluated(file, dict(enumerate("012"))) == [["1", "0"], ["0", "1"]]
+
+
 def test_files_of_single_texts_and_of_pairs_are_refused_in_one_run(tmp_path, flags):
     train = write_csv(tmp_path / "a.csv", ["angry", "short"] * 2)
     (tmp_path / "b.csv").write_text("sentence1,sentence2,label\na film,a plot,short\n", encoding="utf-8")
@@ -190,12 +229,9 @@ def test_predictions_are_read_back_as_they_were_written(tmp_path, flags):
 
 
 def test_flags_are_of_the_classes_by_number_in_whatever_order_the_configuration_has_them(tmp_path):
-    kind = "multi_label_classification"
-    config = AutoConfig.for_model("bert", id2label={2: "short", 0: "angry", 1: "long"}, problem_type=kind)
     file = write_json(tmp_path / "a.json", as_flags(SETS))
-    args = run_glue.GlueArguments(model_name_or_path="m", output_dir="o", do_eval=True, validation_file=file)
-    _, data = run_glue.load_data(args, config)
-    assert [*map(sorted, data["validation"]["label"][:])] == [*map(sorted, SETS)]
+    labels = evaluated(file, {2: "LABEL_2", 0: "LABEL_0", 1: "LABEL_1"})
+    assert labels == [[f"LABEL_{NAMES.index(name)}" for name in sorted(names)] for names in SETS]
 
 
 def test_a_number_is_no_class_by_its_place_where_names_are_numbers_themselves(tmp_path):
@@ -212,11 +248,15 @@ def test_flags_for_another_number_of_classes_are_refused(tmp_path, flags):
         run_glue.main([*flags, "--train_file", train, "--validation_file", validation, "--do_train", "--do_eval"])
 
 
-def test_the_problem_type_decides_for_names_and_against_lists(tmp_path, flags):
-    words = [*flags, "--train_file", write_csv(tmp_path / "a.csv", ["angry", "short"] * 2), "--do_train"]
-    run_glue.main([*words, "--problem_type", "multi_label_classification"])
+def test_the_problem_type_is_refused_where_the_labels_are_lists_or_are_not(tmp_path, flags):
+    for labels, number in ((["angry", "short"], 1), (['"[""angry"", ""short""]"', '"angry, short"'], 2)):
+        words = [*flags, "--train_file", write_csv(tmp_path / "a.csv", labels), "--do_train"]
+        with pytest.raises(ValueError, match=f"a.csv, example {number}: the label '.*' is no list, which .* needs:"):
+            run_glue.main([*words, "--problem_type", "multi_label_classification"])
+    lists = [*flags, "--train_file", write_json(tmp_path / "a.json", SETS), "--do_train"]
+    run_glue.main([*lists, "--problem_type", "multi_label_classification"])
     assert AutoConfig.from_pretrained(tmp_path / "out").problem_type == "multi_label_classification"
-    lists = [*flags, "--train_file", write_json(tmp_path / "a.json", SETS), "--do_train", "--overwrite_output_dir"]
+    lists.append("--overwrite_output_dir")
     for kind in ("regression", "single_label_classification"):
         with pytest.raises(ValueError, match=f"a.json, example 1: a list of labels, .* --problem_type is {kind}"):
             run_glue.main([*lists, "--problem_type", kind])
