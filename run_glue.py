@@ -19,7 +19,7 @@ is a regression if the labels are numbers and some have decimals, or with `--pro
 label may be a list, of names or of 0.0 and 1.0 for each class: the text then has any number of classes.
 AX and HANS test a model that was trained on MNLI; the class names in its config.json say what its outputs mean.
 The test sets of SNLI and SciTail have labels, so --do_predict also scores the predictions, as test_accuracy. Pairs of
-SNLI without a gold label are left out of every split.
+SNLI without a gold label are left out of every split; the index in predictions.tsv counts them.
 OUTPUT_DIR receives metrics.json, predictions.tsv (and predictions_mm.tsv for MNLI's mismatched part), and the trained
 model with its model card. For a whole test set of GLUE, it also receives the leaderboard's file, such as CoLA.tsv. For
 your own test file, predictions.csv has all of its columns, the prediction and its score.
@@ -44,12 +44,14 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
+from accelerate import PartialState
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 
 from elmo_gpt_bert import metrics
 from elmo_gpt_bert.tasks.glue import (
     DIAGNOSTICS,
     EVERY_TASK,
+    PLACE,
     TASKS,
     TEXT,
     GlueTask,
@@ -203,8 +205,18 @@ class Classification(Task):
         self.collate = DataCollatorWithPadding(self.tokenizer, **args.padding)
         if args.metric_name is not None:  # a metric that does not suit the labels is an error before the work
             self.metric = load_metric(args.metric_name, self.glue_task.multi_label)
-            labels = torch.tensor(self.features["validation"]["labels"][:])
-            self.named_score(labels, labels)
+            self.check_metric(torch.tensor(self.features["validation"]["labels"][:]))
+
+    def check_metric(self, labels: torch.Tensor) -> None:
+        """Raises ValueError if --metric_name cannot score these labels, or a prediction of a class that none has."""
+        self.named_score(labels, labels)
+        if not self.names or self.glue_task.multi_label:
+            return
+        others = sorted({*range(len(self.names))} - {*labels.tolist()})[: len(labels)]
+        if others:
+            predictions = labels.clone()
+            predictions[: len(others)] = torch.tensor(others)
+            self.named_score(predictions, labels)
 
     def named_score(self, predictions: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
         """The values of --metric_name. Raises ValueError if it gives anything but numbers.
@@ -273,10 +285,12 @@ class Classification(Task):
             path, columns = Path(self.args.test_file), self.args.text_columns
             return {"predictions.csv": predictions_csv(path, columns, texts, *self.with_scores(logits))}
         values = [self.names[row.argmax()] if self.names else f"{row.item():.4f}" for row in logits]
-        files = {f"predictions{split.removeprefix('test')}.tsv": numbered_lines(values)}
+        test = self.data[split]
+        numbers = test[PLACE][: len(values)] if PLACE in test.column_names else range(len(values))
+        files = {f"predictions{split.removeprefix('test')}.tsv": numbered_lines(values, numbers)}
         for_leaderboard = self.glue_task.leaderboard.get(split)
         if for_leaderboard is not None and len(values) == for_leaderboard.examples:
-            files[for_leaderboard.name] = numbered_lines(map(self.glue_task.for_leaderboard, values))
+            files[for_leaderboard.name] = numbered_lines(map(self.glue_task.for_leaderboard, values), numbers)
         elif for_leaderboard is not None:
             Path(self.args.output_dir, for_leaderboard.name).unlink(missing_ok=True)  # of an earlier test file
             published = f"{for_leaderboard.examples:,} examples of the published test set"
@@ -312,9 +326,10 @@ def load_metric(name: str, multi_label: bool) -> EvaluationModule:
         ) from error
 
 
-def numbered_lines(values: Iterable[str]) -> str:
+def numbered_lines(values: Iterable[str], numbers: Iterable[int]) -> str:
     """One line an example, as the leaderboard has them: its index in the test set, from 0, and the prediction."""
-    return "index\tprediction\n" + "".join(f"{index}\t{value}\n" for index, value in enumerate(values))
+    lines = (f"{number}\t{value}\n" for number, value in zip(numbers, values, strict=True))
+    return "index\tprediction\n" + "".join(lines)
 
 
 def main(argv: list[str] | None = None) -> dict[str, float]:
@@ -327,6 +342,9 @@ def load(args: GlueArguments) -> Classification:
     config, tokenizer = load_config(args.source), load_tokenizer(args.source)
     glue_task, data = load_data(args, config)
     names = class_names(glue_task, config, train=args.do_train, model_name=args.model_name_or_path)
+    if args.do_train and args.names not in (None, tuple(names)):
+        order = f"the classes are in the order {listed(names)}, as {args.model_name_or_path} has them"
+        PartialState().print(f"{order}, and not in that of --label_names {args.label_names}")
     config.update(classifier_fields(names, glue_task.multi_label))
     model = load_model(AutoModelForSequenceClassification, args.source, config, tokenizer, train=args.do_train)
     check_length(args.max_seq_length, model, tokenizer, pair=len(glue_task.text) == 2)

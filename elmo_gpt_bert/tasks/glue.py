@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 TEXT = ("text", "text_pair")
 PAIR = ("sentence1", "sentence2")
+PLACE = "place"  # the column of an example's number in the whole test set, from 0, if some are left out
 UNDIVIDED = "msr_paraphrase_train.txt"  # MRPC's train and dev pairs together, as Microsoft publishes them
 
 
@@ -298,7 +299,7 @@ def read_hub(task_name: str, splits: Iterable[str]) -> DatasetDict:
             values["label"] = [_hub_label(label, task) for label in rows[task.hub_label][:]]
             values |= {column: rows[column] for column in task.metric_columns.values()}
         examples = Dataset.from_dict({column: value[:] for column, value in values.items()})
-        data[split] = _with_gold_labels(examples, f"{task.hub}, {task.splits[split].hub}")
+        data[split] = _with_gold_labels(examples, f"{task.hub}, {task.splits[split].hub}", split)
     return data
 
 
@@ -311,8 +312,11 @@ def _hub_label(label: str | float, task: GlueTask) -> str | float | None:
     return None if task.no_label is not None and label == -1 else task.labels[label]
 
 
-def _with_gold_labels(examples: Dataset, source: Path | str) -> Dataset:
-    """The examples whose label is not None; prints how many others there are."""
+def _with_gold_labels(examples: Dataset, source: Path | str, split: str) -> Dataset:
+    """The examples whose label is not None; prints how many others there are.
+
+    Where a test set has others, the examples have the column `PLACE`.
+    """
     labels = examples["label"][:] if "label" in examples.column_names else []
     if None not in labels:
         return examples
@@ -321,7 +325,8 @@ def _with_gold_labels(examples: Dataset, source: Path | str) -> Dataset:
         raise InputError(f"{source} holds no examples with a gold label")
     left_out = len(examples) - len(labelled)
     PartialState().print(f"{source}: {left_out} of {len(examples)} examples left out, they have no gold label")
-    return examples.select(labelled)
+    examples = examples.select(labelled)
+    return examples.add_column(PLACE, labelled) if split == "test" else examples
 
 
 def read_folder(data_dir: Path, task: GlueTask, splits: Iterable[str]) -> DatasetDict:
@@ -354,7 +359,7 @@ def _read_split(path: Path, task: GlueTask, split: str) -> Dataset:
     if broken:
         lines = f"{len(broken)} of {len(broken) + len(rows)} lines"
         PartialState().print(f"{path}: {lines} skipped, they lack columns")
-    return _with_gold_labels(to_dataset(rows, path), path)
+    return _with_gold_labels(to_dataset(rows, path), path, split)
 
 
 def find_file(data_dir: Path, task: GlueTask, split: str) -> Path:

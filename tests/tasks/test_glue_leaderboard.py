@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from datasets import Dataset
 
 import run_glue
 from elmo_gpt_bert.tasks.glue import EVERY_TASK, LeaderboardFile
@@ -39,7 +40,8 @@ def write(task_name: str, split: str, names: list[str], outputs: np.ndarray) -> 
     """name -> lines of what a run writes; the model has these classes and, for each example, a row of outputs."""
     glue_task = EVERY_TASK[task_name]
     args = run_glue.GlueArguments(model_name_or_path="m", output_dir="o", task_name=task_name, do_predict=True)
-    task = run_glue.Classification({}, {}, Description("text-classification"), glue_task, names, args)
+    data = {split: Dataset.from_dict({})}
+    task = run_glue.Classification(data, {}, Description("text-classification"), glue_task, names, args)
     return {name: text.splitlines() for name, text in task.write(split, {"logits": list(outputs)}).items()}
 
 

@@ -13,6 +13,7 @@ from transformers import AutoConfig, pipeline
 
 import run_glue
 from elmo_gpt_bert.tasks.labelled_texts import predictions_csv
+from elmo_gpt_bert.training.flags import parse_arguments
 from tests.support.glue_sample import text, write_csv, write_model, write_task, write_vocabulary
 from tests.support.run_samples import elmo, gpt
 
@@ -364,6 +365,19 @@ def test_a_metric_that_suits_no_labels_is_an_error_before_the_work(tmp_path, fla
     with pytest.raises(ValueError, match=f"^--metric_name .*{message}"):
         run_glue.main([*flags, *words, "--metric_name", metric(result)])
     assert not (tmp_path / "out" / "metrics.json").exists()
+
+
+@pytest.mark.parametrize("validation", [["bad", "ok"], ["bad", "so so"], ["so so", "ok"]])
+def test_a_metric_that_suits_no_class_that_only_the_train_file_has_is_an_error_before_the_work(
+    tmp_path, flags, metric, validation
+):
+    """F1 of two classes, say, is an error as soon as the model predicts a third one."""
+    files = ["--train_file", write_csv(tmp_path / "a.csv", ["bad", "ok", "so so"])]
+    files += ["--validation_file", write_csv(tmp_path / "b.csv", validation), "--do_train", "--do_eval"]
+    name = metric("int('x') if len({*predictions, *references}) > 2 else wrong")
+    args = parse_arguments(run_glue.GlueArguments, [*flags, *files, "--metric_name", name])
+    with pytest.raises(ValueError, match="^--metric_name .* does not score these labels .invalid"):
+        run_glue.load(args).featurize(args)
 
 
 def test_a_metric_whose_name_is_reported_anyway_is_refused(tmp_path, flags, metric):

@@ -133,6 +133,17 @@ def test_a_test_set_with_labels_is_scored_beside_its_predictions(tmp_path, flags
     assert set(predictions(tmp_path / "out")) <= {"entailment", "neutral", "contradiction"}
 
 
+def test_a_pair_without_a_gold_label_keeps_its_number_in_the_test_set(tmp_path, flags):
+    folder = write_task(tmp_path, "SNLI")
+    file = folder / "snli_1.0_test.txt"
+    header, first, second, *others = file.read_text(encoding="utf-8").splitlines()
+    second = second.replace("entailment", "-")
+    file.write_text("\n".join([header, first, second, *others]) + "\n", encoding="utf-8")
+    run_glue.main([*flags, "--task_name", "snli", "--data_dir", str(folder), "--do_train", "--do_predict"])
+    _, *rows = (tmp_path / "out" / "predictions.tsv").read_text(encoding="utf-8").splitlines()
+    assert [row.split("\t")[0] for row in rows] == ["0", "2", "3"]
+
+
 def test_a_model_card_names_the_data_set_and_its_paper(tmp_path, flags):
     write_task(tmp_path, "SNLI")
     data = ["--task_name", "snli", "--data_dir", str(tmp_path)]
@@ -320,6 +331,20 @@ def test_label_names_set_the_order_in_training_and_are_saved(tmp_path, flags):
     file = write_csv(tmp_path / "a.csv", ["ok", "bad"] * 4)
     run_glue.main([*flags, "--train_file", file, "--do_train", "--label_names", "ok,bad,never"])
     assert AutoConfig.from_pretrained(tmp_path / "out").id2label == {0: "ok", 1: "bad", 2: "never"}
+
+
+def test_a_model_that_has_the_classes_keeps_their_order_and_says_so(tmp_path, flags, capsys):
+    file = write_csv(tmp_path / "a.csv", ["ok", "bad"] * 4)
+    first = str(tmp_path / "first")
+    run_glue.main([*flags, "--train_file", file, "--do_train", "--output_dir", first, "--label_names", "bad,ok"])
+    again = ["--model_name_or_path", first, "--train_file", file, "--do_train", "--max_steps", "1"]
+    again += ["--max_seq_length", "32", "--output_dir", str(tmp_path / "out"), "--overwrite_output_dir"]
+    run_glue.main([*again, "--label_names", "bad,ok"])
+    assert "--label_names" not in capsys.readouterr().out
+    run_glue.main([*again, "--label_names", "ok,bad"])
+    line = f"the classes are in the order bad, ok, as {first} has them, and not in that of --label_names ok,bad\n"
+    assert line in capsys.readouterr().out
+    assert AutoConfig.from_pretrained(tmp_path / "out").id2label == {0: "bad", 1: "ok"}
 
 
 @pytest.mark.parametrize("flag", ["overwrite_output_dir", "resume"])
