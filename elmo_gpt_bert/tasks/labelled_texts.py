@@ -36,6 +36,7 @@ DEFAULT_TEXT_COLUMNS = (PAIR, ("sentence",), ("text",))
 ADDED_COLUMNS = ("prediction", "score")  # of predictions.csv
 MULTI_LABEL = "multi_label_classification"  # as transformers calls it
 JSON_LIST = '["a", "b"] or [1.0, 0.0], with double quotes and commas'  # a remedy
+LIST = re.compile(r"\[.*['\",].*\]|\[[\d.\s]*\]", re.DOTALL)  # of labels, also as Python and NumPy write it
 INTEGER = re.compile("0|-?[1-9][0-9]*")  # as Python writes it
 
 
@@ -160,14 +161,11 @@ def _text_columns(row: dict, path: Path) -> tuple[str, ...]:
 
 def _value(name: str, value: object, where: str) -> Label:
     """The `value` of the column `name`: a text, or a label without white space around it."""
-    if name == "label" and isinstance(value, str) and value.strip().startswith("[") and value.strip().endswith("]"):
+    if name == "label" and isinstance(value, str) and LIST.fullmatch(value.strip()):
         try:
             value = json.loads(value)  # a list as predictions.csv has it
         except ValueError as error:  # as Python and NumPy write a list
-            raise InputError(
-                f"{where} is {shown(value)}, in brackets, but not a list of JSON: write {JSON_LIST}, or the name "
-                "of one class without brackets"
-            ) from error
+            raise InputError(f"{where} is {shown(value)}, which is no list of JSON: write {JSON_LIST}") from error
     if name == "label" and isinstance(value, list):
         return _list_of_labels(value, where)
     if not isinstance(value, (str, int, float)):
