@@ -1,5 +1,21 @@
-"""The scores of classes and numbers: GLUE's (Wang et al. 2018, arXiv 1804.07461, section 3) and those of other data,
-from scikit-learn and scipy.
+"""The scores of classes and numbers, from scikit-learn and scipy, as a metric of `evaluate`.
+
+One configuration is for each task of GLUE (Wang et al. 2018, arXiv 1804.07461, section 3). CoLA: matthews_correlation.
+MRPC, QQP: f1 of class 1 (equivalent, duplicate), accuracy. STS-B: spearmanr, pearson. SST-2, MNLI, QNLI, RTE, WNLI:
+accuracy. AX, the diagnostics: matthews_correlation of three classes, which the paper calls R3. GLUE reports 100 times
+these numbers. If a task has two scores, BERT's paper reports the first.
+
+Two more are for texts of other sources. classes, one for each text: accuracy, and f1_macro, the mean of the F1 of the
+classes that are predicted or present. multi_label, any number of classes for each text: f1_micro, of all decisions
+together, f1_macro, the mean of the F1 of all classes, and accuracy, the share of texts whose classes are all right.
+
+The last two are for data with parts, "" for none. Each has accuracy over all examples, and scores of each part that
+has some. choices: accuracy_PART, for parts such as RACE's middle and high (Lai et al. 2017, arXiv 1704.04683, section
+3). hans: a part has the examples made for one heuristic (lexical_overlap, subsequence, constituent), and class 0 is
+entailment. It has three scores: over all of its examples (lexical_overlap), over those where the heuristic is right
+(lexical_overlap_entailed), and over those where it misleads (lexical_overlap_non_entailed), as evaluate_heur_output.py
+of McCoy, Pavlick and Linzen 2019 (arXiv 1902.01007) counts them. The paper reports the last two of each, in per cent.
+A model that follows the heuristics gets 100 and 0; chance is 50.
 """
 
 import datasets
@@ -7,34 +23,6 @@ import evaluate
 import numpy as np
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
-
-
-DESCRIPTION = """\
-One configuration per task. CoLA: matthews_correlation. MRPC, QQP: f1 of class 1 (equivalent, duplicate), accuracy.
-STS-B: spearmanr, pearson. SST-2, MNLI, QNLI, RTE, WNLI: accuracy. AX, the diagnostics: matthews_correlation of three
-classes, which the paper calls R3.
-GLUE reports 100 times these numbers. If a task has two scores, BERT's paper reports the first.
-Two more configurations are for texts of other sources. classes, one for each text: accuracy, and f1_macro, the mean
-of the F1 of the classes that are predicted or present. multi_label, any number of classes for each text: f1_micro, of
-all decisions together, f1_macro, the mean of the F1 of all classes, and accuracy, the share of texts whose classes are
-all right.
-The last two are for data with parts. Each has accuracy over all examples, and scores of each part that has some:
-choices: accuracy_PART, for parts such as RACE's middle and high (Lai et al. 2017, arXiv 1704.04683, section 3).
-hans: a part has the examples made for one heuristic (lexical_overlap, subsequence, constituent). It has three scores:
-over all of its examples (lexical_overlap), over those where the heuristic is right (lexical_overlap_entailed), and
-over those where it misleads (lexical_overlap_non_entailed), as evaluate_heur_output.py of McCoy, Pavlick and Linzen
-2019 (arXiv 1902.01007) counts them. The paper reports the last two of each, in per cent. A model that follows the
-heuristics gets 100 and 0; chance is 50.
-"""
-CITATION = (
-    "Wang et al. 2018, arXiv 1804.07461; Lai et al. 2017, arXiv 1704.04683 (choices); McCoy, Pavlick and Linzen 2019, "
-    "arXiv 1902.01007 (hans)"
-)
-INPUTS = """\
-predictions, references: lists of the same length, of class numbers; for STS-B, of real numbers; for multi_label, of
-lists with 0 or 1 for each class. For hans, 0 is entailment and 1 is non-entailment.
-parts (choices and hans): the part of each example, "" for none; for hans, the column heuristic.
-"""
 
 
 def accuracy(predictions: list[int], references: list[int]) -> dict[str, float]:
@@ -123,12 +111,7 @@ class Glue(evaluate.Metric):
         columns = {"predictions": value, "references": value}
         if self.config_name in PARTS:
             columns["parts"] = datasets.Value("string")
-        return evaluate.MetricInfo(
-            description=DESCRIPTION,
-            citation=CITATION,
-            inputs_description=INPUTS,
-            features=datasets.Features(columns),
-        )
+        return evaluate.MetricInfo(description=__doc__, citation="", features=datasets.Features(columns))
 
     def _compute(self, predictions: list, references: list, parts: list[str] | None = None) -> dict[str, float]:
         if parts is not None:

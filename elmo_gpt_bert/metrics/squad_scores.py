@@ -137,21 +137,16 @@ def _mark(prediction: str, references: Collection[str]) -> tuple[float, float]:
     return exact, max(exact, f1)  # unlike in 1.1, "" for "" has an F1 of 1
 
 
-def squad2_scores(marks: Marks, threshold: float | None = None) -> dict[str, float]:
+def squad2_scores(marks: Marks) -> dict[str, float]:
     """exact, f1 and total over all questions, with (HasAns_) and without answers (NoAns_). A group without questions
     has no scores.
-
-    A prediction counts as "" if its no_answer is above the threshold.
     """
-    exact, f1 = marks.exact, marks.f1
-    if threshold is not None:
-        exact, f1 = (np.where(marks.no_answer > threshold, ~marks.answerable, marked) for marked in (exact, f1))
     scores = {}
     all_questions = np.ones_like(marks.answerable)
     for prefix, group in (("", all_questions), ("HasAns_", marks.answerable), ("NoAns_", ~marks.answerable)):
         if group.any():
-            scores[f"{prefix}exact"] = 100 * float(exact[group].mean())
-            scores[f"{prefix}f1"] = 100 * float(f1[group].mean())
+            scores[f"{prefix}exact"] = 100 * float(marks.exact[group].mean())
+            scores[f"{prefix}f1"] = 100 * float(marks.f1[group].mean())
             scores[f"{prefix}total"] = int(group.sum())
     return scores
 

@@ -281,38 +281,27 @@ class QuestionAnswerer:
         An answer is a dictionary with "answer", "start" and "end" (its place in the context, in characters), and
         "score", its probability among the 20 best answers, or among `top_k` if that is more.
         """
-        questions = list(question) if isinstance(question, (list, tuple)) else [question]
+        several = isinstance(question, (list, tuple))
+        questions = list(question) if several else [question]
         contexts = list(context) if isinstance(context, (list, tuple)) else [context] * len(questions)
         if top_k < 1:
             raise InputError(f"top_k={top_k}: ask for at least one answer")
-        if not questions:
-            return []
-        ranked = self.rank(questions, contexts, max(top_k, N_BEST))
-        answers = [self.best(entries, null, top_k) for entries, null in ranked]
-        answers = [best[0] for best in answers] if top_k == 1 else answers
-        return answers if isinstance(question, (list, tuple)) else answers[0]
-
-    def rank(self, questions: list[str], contexts: list[str], n: int = N_BEST) -> Iterator[tuple[list[Entry], Entry]]:
-        """Yields for each question its `n` best answers, the best first, and the entry of "no answer"."""
-        examples = self.examples(questions, contexts)
-        windows = make_windows(
-            examples, self.tokenizer, self.max_seq_length, self.doc_stride, min(64, self.max_seq_length // 4)
-        )
-        return rank_answers(contexts, windows, self.read(windows), n, self.max_answer_length)
-
-    def examples(self, questions: list[str], contexts: list[str]) -> Dataset:
-        """The questions and contexts as a data set.
-
-        Raises ValueError for a value that is not text, and if there are not as many contexts as questions.
-        """
         if len(contexts) != len(questions):
             raise InputError(f"there are {len(questions)} questions but {len(contexts)} contexts: give one for each")
         for name, texts in (("question", questions), ("context", contexts)):
             for number, text in enumerate(texts):
                 check_text(text, f"{name} {number}", "cannot answer")
-        return Dataset.from_dict(
-            {"id": [*map(str, range(len(questions)))], "question": questions, "context": contexts}
+        if not questions:
+            return []
+        columns = {"id": [*map(str, range(len(questions)))], "question": questions, "context": contexts}
+        question_length = min(64, self.max_seq_length // 4)
+        windows = make_windows(
+            Dataset.from_dict(columns), self.tokenizer, self.max_seq_length, self.doc_stride, question_length
         )
+        ranked = rank_answers(contexts, windows, self.read(windows), max(top_k, N_BEST), self.max_answer_length)
+        answers = [self.best(entries, null, top_k) for entries, null in ranked]
+        answers = [best[0] for best in answers] if top_k == 1 else answers
+        return answers if several else answers[0]
 
     @torch.no_grad()
     def read(self, windows: Windows) -> dict[str, list[np.ndarray]]:
