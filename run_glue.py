@@ -53,7 +53,6 @@ from elmo_gpt_bert.tasks.glue import (
     EVERY_TASK,
     PLACE,
     TASKS,
-    TEXT,
     GlueTask,
     class_names,
     find_file,
@@ -280,10 +279,8 @@ class Classification(Task):
         """
         logits = torch.from_numpy(np.stack(predictions["logits"]))
         if self.args.task_name is None:
-            test = self.data[split][: len(logits)]
-            texts = list(zip(*(test[name] for name in TEXT if name in test), strict=True))
-            path, columns = Path(self.args.test_file), self.args.text_columns
-            return {"predictions.csv": predictions_csv(path, columns, texts, *self.with_scores(logits))}
+            rows = self.data[split]["row"][: len(logits)]
+            return {"predictions.csv": predictions_csv(rows, *self.with_scores(logits))}
         values = [self.names[row.argmax()] if self.names else f"{row.item():.4f}" for row in logits]
         test = self.data[split]
         numbers = test[PLACE][: len(values)] if PLACE in test.column_names else range(len(values))

@@ -75,6 +75,7 @@ STORY_CLOZE = Columns(
     "AnswerRightEnding",
     first="1",
 )
+PUBLISHED = (SWAG, RACE, STORY_CLOZE)
 
 
 @dataclass(frozen=True)
@@ -186,11 +187,8 @@ def read_files(files: Mapping[str, str | None], held_out: float | None = None) -
 
 
 def _context(row: dict) -> object:
-    """The first text of a row of the user's own file, which its questions share; None if its columns are wrong."""
-    try:
-        return row[_recognise(row, "").context[0]]
-    except InputError:  # which `_examples` raises again, with the place of the row
-        return None
+    """The first text of a row of the user's own file, which its questions share."""
+    return next((row[name] for name in (*(each.context[0] for each in PUBLISHED), "context") if name in row), None)
 
 
 def _read_file(path: Path) -> Iterator[tuple[str, dict]]:
@@ -248,7 +246,7 @@ def _examples(rows: Rows, source: Path | str, split: str, names: Columns | None 
 
 def _recognise(row: dict, where: str) -> Columns:
     """The columns of a row of the user's own file."""
-    for published in (SWAG, RACE, STORY_CLOZE):
+    for published in PUBLISHED:
         if row.keys() >= {*published.of_texts}:
             return published
     context = ("context", "question") if "question" in row else ("context",)

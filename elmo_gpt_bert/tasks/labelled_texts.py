@@ -13,14 +13,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unicodedata import normalize
 
 from elmo_gpt_bert.tasks.glue import PAIR, TEXT, GlueTask, is_number, parse_number, to_number
 from elmo_gpt_bert.tasks.rows import columns, ending, listed, needed_files, part_of, read_rows, to_dataset
-from elmo_gpt_bert.training.errors import FileError, InputError
+from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.files import shown
 
 
@@ -128,7 +127,10 @@ def _is_multi_label(
 
 
 def _read_file(path: Path, text: tuple[str, ...] | None, label: str | None) -> list[dict[str, Label]]:
-    """The columns `text` and `label` of a file with the names text, text_pair if there are two, label."""
+    """The columns `text` and `label` of a file with the names text, text_pair if there are two, label.
+
+    Without `label`, they are examples to predict, and `row` is the whole row as JSON, for `predictions_csv`.
+    """
     rows = []
     for line, row in read_rows(path, ENDINGS):
         text = text or _text_columns(row, path)
@@ -138,10 +140,11 @@ def _read_file(path: Path, text: tuple[str, ...] | None, label: str | None) -> l
         values = dict(zip(wanted, columns(row, wanted.values(), where, remedy), strict=True))
         if label is None and (taken := [name for name in ADDED_COLUMNS if name in row]):
             raise InputError(f"{where}: the column {taken[0]} has a name that predictions.csv adds: rename it")
-        rows.append({name: _value(name, value, f"{where}: {wanted[name]}") for name, value in values.items()})
+        whole = {"row": json.dumps(row, ensure_ascii=False)} if label is None else {}
+        rows.append({name: _value(name, value, f"{where}: {wanted[name]}") for name, value in values.items()} | whole)
     if not rows:
         raise InputError(f"{path} holds no examples")
-    texts = (value for row in rows for value in row.values())
+    texts = (value for row in rows for name, value in row.items() if name != "row")
     quoted = (isinstance(value, str) and value[:1] == value[-1:] == '"' for value in texts)
     if ending(path) == ".tsv" and all(quoted):
         raise InputError(f"{path}: all values stand in quotes, which tsv does not have: save it as csv")
@@ -339,23 +342,10 @@ def _without_decimal(label: str) -> str:
     return number if INTEGER.fullmatch(number) and point + decimal == ".0" else label
 
 
-def predictions_csv(
-    path: Path,
-    text_columns: tuple[str, ...] | None,
-    texts: Sequence[Sequence[str]],
-    predictions: Sequence[str],
-    scores: Sequence[str] | None,
-) -> str:
-    """The first rows of a test file as csv with all of its columns, and with the prediction and the score of each.
-
-    `texts` are those that were read when the run began. Raises OSError if the file has others now.
-    """
-    rows = [row for _, row in islice(read_rows(path, ENDINGS), len(predictions))]
+def predictions_csv(rows: Sequence[str], predictions: Sequence[str], scores: Sequence[str] | None) -> str:
+    """The `rows` of a test file as csv with all of its columns, and with the prediction and the score of each."""
+    rows = [*map(json.loads, rows)]
     names = list(dict.fromkeys(name for row in rows for name in row))
-    columns = text_columns or _text_columns(rows[0], path)
-    now = [[str(row.get(name)) for name in columns] for row in rows]
-    if now != [list(row) for row in texts]:
-        raise FileError(f"{path} was changed during the run: repeat the command to predict what it holds now")
     content = io.StringIO(newline="")
     writer = csv.writer(content)  # lines end with \r\n, so that a \r inside a cell is quoted, too
     writer.writerow([*names, *ADDED_COLUMNS[: 1 if scores is None else 2]])

@@ -508,7 +508,7 @@ def test_columns_with_other_names_are_read_under_them(own, tmp_path):
     files = {"train_file": own("a.csv", ["1", "0"], "review,sentiment"), "test_file": own("b.csv", [""], "review,id")}
     task, data = own_data(**files, **names)
     assert task.labels == ("0", "1") and data["train"][0] == {"text": text(0, 1), "label": "1"}
-    assert data["test"].column_names == ["text"]
+    assert data["test"].column_names == ["text", "row"]
     (tmp_path / "c.csv").write_text("label,问题,回答\n0,几点?,三点\n1,谁?,我\n", encoding="utf-8")
     task, data = own_data(train_file=str(tmp_path / "c.csv"), text_column_names="问题,回答")
     assert len(task.text) == 2 and data["train"][1] == {"text": "谁?", "text_pair": "我", "label": "1"}

@@ -220,8 +220,7 @@ def test_files_of_single_texts_and_of_pairs_are_refused_in_one_run(tmp_path, fla
 def test_predictions_are_read_back_as_they_were_written(tmp_path, flags):
     texts = ["a\rfilm", "the plot,\nthe cast"]
     lines = [json.dumps({"text": each, "label": names}) for each, names in zip(texts, SETS, strict=False)]
-    (tmp_path / "a.json").write_text("\n".join(lines), encoding="utf-8")
-    content = predictions_csv(tmp_path / "a.json", None, [[each] for each in texts], ['["long"]', "[]"], ["{}", "{}"])
+    content = predictions_csv(lines, ['["long"]', "[]"], ["{}", "{}"])
     (tmp_path / "b.csv").write_bytes(content.encode())
     config = AutoConfig.for_model("bert", id2label=dict(enumerate(NAMES)), problem_type="multi_label_classification")
     names = {"model_name_or_path": "m", "output_dir": "o", "do_eval": True, "validation_file": str(tmp_path / "b.csv")}
@@ -449,19 +448,11 @@ def test_a_regression_has_no_score_beside_its_number(tmp_path, flags):
     assert [float(row["prediction"]) for row in rows] == pytest.approx(numbers, abs=1e-4)
 
 
-def test_objects_with_other_columns_have_empty_cells(tmp_path):
+def test_objects_with_other_columns_have_empty_cells():
     rows = [{"text": "a", "tags": ["x"], "n": 1}, {"text": "b", "more": None}]
-    (tmp_path / "a.json").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    content = predictions_csv(tmp_path / "a.json", None, [["a"], ["b"]], ["ok", "bad"], ["0.9", "0.8"])
+    content = predictions_csv([*map(json.dumps, rows)], ["ok", "bad"], ["0.9", "0.8"])
     lines = ["text,tags,n,more,prediction,score", 'a,"[""x""]",1,,ok,0.9', "b,,,,bad,0.8", ""]
     assert content == "\r\n".join(lines)
-
-
-def test_a_test_file_that_was_changed_during_the_run_is_an_error(tmp_path):
-    file = tmp_path / "a.csv"
-    file.write_text("text\na\nc\n", encoding="utf-8")
-    with pytest.raises(OSError, match="a.csv was changed during the run: repeat the command"):
-        predictions_csv(file, None, [["a"], ["b"]], ["ok", "bad"], None)
 
 
 def test_a_column_that_predictions_add_is_refused_before_the_work(tmp_path, flags):
