@@ -15,7 +15,6 @@ no statistics, no public link and no fonts from the network. Only a model of the
 
 import argparse
 import os
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -86,9 +85,8 @@ def start(args: argparse.Namespace) -> "gradio.Blocks":
         raise PackageError(f'the page needs gradio ({error}): pip install "gradio>=6.31,<7"') from error
     set_up_libraries()
     named = frozenset({args.ner, args.index_file})
-    uploads = Path(os.environ.get("GRADIO_TEMP_DIR") or Path(tempfile.gettempdir(), "gradio"))
     models = {"ELMo": args.elmo, "GPT": args.gpt, "BERT": args.bert}
-    page = build(Panels(models, None if args.server_name in LOCAL else named, uploads), args)
+    page = build(Panels(models, None if args.server_name in LOCAL else named), args)
     try:
         page.launch(
             server_name=args.server_name,
@@ -168,7 +166,6 @@ def add_neighbours(panels: Panels, sentence: "gradio.Textbox", index_file: str, 
         default = "351 sentences of this package"
         label = "Index: a text file of sentences"
         index = gradio.Textbox(index_file, label=label, placeholder=default, scale=4, max_lines=1, elem_id="index")
-        upload = gradio.UploadButton("Upload a text file", scale=0, min_width=180, size="md")
     same_word = gradio.Checkbox(label="Only other occurrences of this word", elem_id="same-word")
     inputs = [sentence, number, same_word, index]
     events = (page.load, number.input, same_word.input)
@@ -180,7 +177,6 @@ def add_neighbours(panels: Panels, sentence: "gradio.Textbox", index_file: str, 
 
     quiet = {"show_progress": "hidden", "api_visibility": "private"}
     sentence.change(choose, [sentence, number], number, trigger_mode="always_last", **quiet)
-    upload.upload(lambda path: path, upload, index, **quiet)
 
 
 def add_scores(panels: Panels, sentence: "gradio.Textbox", tab: "gradio.Tab") -> None:

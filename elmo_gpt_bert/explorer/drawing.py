@@ -84,24 +84,22 @@ def _neighbour(neighbour: Neighbour, senses: Sequence[str]) -> str:
 # Surprisal
 
 
-def draw_scores(sentences: Sequence[ScoredSentence], verdict: int | None = None) -> str:
-    """The bars of one sentence or of two side by side, which have one scale; `verdict` is the preferred one of two."""
+def draw_scores(sentences: Sequence[ScoredSentence]) -> str:
+    """The bars of one sentence or of two side by side, which have one scale; of two, also which one is preferred."""
     longest = max(sum(word.bits) for sentence in sentences for word in sentence.words)
     longest = max(SCALE, longest, *(edge for sentence in sentences for edge in sentence.edges))
     rows = 1 + max(len(each.words) + len(each.edges) for each in sentences)
     parts = [_scored_sentence(each, longest, rows) for each in sentences]
-    text = ""
-    if len(sentences) == 2:
-        text = f'<p class="ex-verdict">{escape(describe_verdict(sentences, verdict))}</p>'
+    text = f'<p class="ex-verdict">{escape(describe_verdict(*sentences))}</p>' if len(sentences) == 2 else ""
     has_directions = any(sentence.edges for sentence in sentences)
     return f'{text}{_key() if has_directions else ""}<div class="ex-pair">{"".join(parts)}</div>'
 
 
-def describe_verdict(sentences: Sequence[ScoredSentence], verdict: int | None) -> str:
-    if verdict is None:
+def describe_verdict(first: ScoredSentence, second: ScoredSentence) -> str:
+    difference = first.bits - second.bits
+    if not difference:
         return "Prefers neither: both are equally probable."
-    difference = abs(sentences[0].bits - sentences[1].bits)
-    return f"Prefers the {('first', 'second')[verdict]} sentence, by {difference:.1f} bits."
+    return f"Prefers the {'second' if difference > 0 else 'first'} sentence, by {abs(difference):.1f} bits."
 
 
 def _key() -> str:

@@ -4,7 +4,6 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from pathlib import Path
 from threading import RLock
 from typing import Any
 
@@ -19,7 +18,7 @@ from elmo_gpt_bert.explorer.language_models import (
     words_of,
 )
 from elmo_gpt_bert.explorer.neighbours import find_neighbours, read_index, sense_accuracies
-from elmo_gpt_bert.explorer.surprisal import preferred, score_sentence
+from elmo_gpt_bert.explorer.surprisal import score_sentence
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.errors import InputError, UserError
 from elmo_gpt_bert.training.loading import load_config
@@ -61,14 +60,11 @@ class Panels:
 
     Attributes:
         models: column -> a model folder, or a model of the Hub.
-        readable: the paths and models that users may name in the page; None: all. A path below `uploads` is always
-            readable.
-        uploads: the folder that receives the files that users send.
+        readable: the paths and models that users may name in the page; None: all.
     """
 
     models: dict[str, str]
     readable: frozenset[str] | None
-    uploads: Path
     lock: RLock = RLock()  # the models are used by one request at a time: `only_states` hooks into them
 
     def words(self, sentence: str) -> list[tuple[str, int]]:
@@ -101,8 +97,7 @@ class Panels:
 
         def draw(family: str, model: LanguageModel) -> str:
             scored = [score_sentence(model, text) for text in (sentence, second) if text.strip()]
-            verdict = preferred(*scored) if len(scored) == 2 else None
-            return drawing.note(PREDICTS[family]) + drawing.draw_scores(scored, verdict)
+            return drawing.note(PREDICTS[family]) + drawing.draw_scores(scored)
 
         return self._in_columns(draw)
 
@@ -137,8 +132,7 @@ class Panels:
     def readable_name(self, name: str) -> str:
         """The name of a file or model. Raises ValueError for one that users of this page may not name."""
         name = name.strip()
-        is_upload = self.uploads.resolve() in Path(name).resolve().parents
-        if name and self.readable is not None and name not in self.readable and not is_upload:
+        if name and self.readable is not None and name not in self.readable:
             raise InputError("This page is open to other computers, so it reads only what its command line names.")
         return name
 

@@ -59,11 +59,6 @@ class ScoredSentence:
         return sum(map(sum, (word.bits for word in self.words))) + sum(self.edges)
 
 
-def preferred(first: ScoredSentence, second: ScoredSentence) -> int | None:
-    """0 if the first sentence is more probable, 1 if the second one is, None for a tie."""
-    return None if first.bits == second.bits else int(second.bits < first.bits)
-
-
 @torch.no_grad()
 def score_sentence(model: LanguageModel, sentence: str) -> ScoredSentence:
     """The surprisals of a sentence. Raises ValueError for one that is empty or too long."""

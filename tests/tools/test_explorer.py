@@ -13,11 +13,11 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer, BertMod
 import modeling
 from elmo_gpt_bert.analysis.representations import load_encoder, word_vectors
 from elmo_gpt_bert.analysis.senses import LABELLED, accuracies, read_labelled, vectors_of
-from elmo_gpt_bert.explorer.drawing import describe_word, draw_attention, draw_neighbours
+from elmo_gpt_bert.explorer.drawing import describe_verdict, describe_word, draw_attention, draw_neighbours
 from elmo_gpt_bert.explorer.entities import entities_of, load_tagger, tag_words
 from elmo_gpt_bert.explorer.language_models import LanguageModel, attend, load_language_model
 from elmo_gpt_bert.explorer.neighbours import find_neighbours, read_index, sense_accuracies
-from elmo_gpt_bert.explorer.surprisal import preferred, score_sentence
+from elmo_gpt_bert.explorer.surprisal import score_sentence
 from elmo_gpt_bert.training.errors import InputError, MissingFileError
 from modeling import (
     ElmoTokenClassificationPipeline,
@@ -61,7 +61,8 @@ def test_the_words_of_a_sentence_add_up_to_its_score_in_run_blimp_and_so_the_sam
             expected = sum(outputs.values()) / -np.log(2)
             scored = [score_sentence(model, sentence) for sentence in pair[:2]]
             assert [each.bits for each in scored] == pytest.approx(expected.tolist(), abs=1e-4), (family, pair)
-            assert preferred(*scored) == (None if expected[0] == expected[1] else int(expected[1] < expected[0]))
+            better = "neither" if expected[0] == expected[1] else ("first", "second")[int(expected[1] < expected[0])]
+            assert better in describe_verdict(*scored)
 
 
 @torch.no_grad()

@@ -32,7 +32,7 @@ def models(tmp_path_factory) -> dict[str, str]:
 
 @pytest.fixture
 def panels(models, tmp_path) -> Panels:
-    return Panels({**models}, None, tmp_path / "uploads")
+    return Panels({**models}, None)
 
 
 def text_of(html: str) -> str:
@@ -65,7 +65,7 @@ def test_two_sentences_are_side_by_side_with_what_each_model_prefers(panels):
         better = "first" if one.bits < two.bits else "second"
         column = text_of(html.partition(f"<h3>{family}</h3>")[2].partition("</section>")[0])
         assert f"Prefers the {better} sentence, by {abs(one.bits - two.bits):.1f} bits." in column
-    assert describe_verdict([ScoredSentence([])] * 2, None) == "Prefers neither: both are equally probable."
+    assert describe_verdict(ScoredSentence([]), ScoredSentence([])) == "Prefers neither: both are equally probable."
 
 
 def test_the_widths_of_bars_are_in_proportion_to_their_bits():
@@ -142,15 +142,13 @@ def test_an_unforeseen_error_is_a_sentence_too_and_its_traceback_is_for_the_term
     assert "Traceback" not in html and "Traceback" in capsys.readouterr().err
 
 
-def test_a_page_for_other_computers_reads_only_what_its_command_line_and_uploads_name(panels, tmp_path):
-    (tmp_path / "uploads").mkdir()
-    upload, private, named = tmp_path / "uploads" / "a.txt", tmp_path / "private.txt", tmp_path / "index.txt"
-    for path in (upload, private, named):
+def test_a_page_for_other_computers_reads_only_what_its_command_line_names(panels, tmp_path):
+    private, named = tmp_path / "private.txt", tmp_path / "index.txt"
+    for path in (private, named):
         path.write_text(TEXT, encoding="utf-8")
-    page = Panels(panels.models, frozenset({str(named)}), tmp_path / "uploads")
-    for path in (upload, named):
-        assert page.readable_name(str(path)) == str(path)
-    for path in (private, tmp_path / "uploads" / ".." / "private.txt", "google-bert/bert-base-uncased"):
+    page = Panels(panels.models, frozenset({str(named)}))
+    assert page.readable_name(str(named)) == str(named)
+    for path in (private, "google-bert/bert-base-uncased"):
         with pytest.raises(InputError, match="open to other computers"):
             page.readable_name(str(path))
     assert page.readable_name(" ") == "" and panels.readable_name(str(private)) == str(private)
