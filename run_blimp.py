@@ -148,11 +148,6 @@ def _means(right: Mapping[str, np.ndarray], chosen: np.ndarray) -> dict[str, flo
     return {name: float(values[chosen].mean()) for name, values in right.items()}
 
 
-def load_data(args: BlimpArguments) -> DatasetDict:
-    pairs = read_file(Path(args.data_file)) if args.data_dir is None else read_folder(Path(args.data_dir))
-    return DatasetDict(validation=pairs)
-
-
 def main(argv: list[str] | None = None) -> dict[str, float]:
     """Carries out what `argv`, by default the command line, asks for; returns metrics.json's numbers."""
     return repeat(partial(run_task, load), parse_arguments(BlimpArguments, argv))
@@ -161,7 +156,8 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
 def load(args: BlimpArguments) -> MinimalPairs:
     """The task, and a model with the head that scores sentences."""
     config, tokenizer = load_config(args.source), load_tokenizer(args.source, for_task=False)
-    data = load_data(args)
+    pairs = read_file(Path(args.data_file)) if args.data_dir is None else read_folder(Path(args.data_dir))
+    data = DatasetDict(validation=pairs)
     limits = {"validation": args.max_eval_samples}
     samples = count_samples(data, limits)
     of_blimp, data = is_blimp(data["validation"]), first_examples(data, limits)

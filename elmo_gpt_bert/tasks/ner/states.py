@@ -62,7 +62,9 @@ def cache_states(
         raise InputError(f"--state_cache keeps the states of a frozen base model, and {type(model).__name__} has none")
     model.to(accelerator.device).eval()
     _check_frozen(model.base_model, collate([next(iter(features.values()))[0]]), accelerator)
-    base = [_digest_of(model.base_model), accelerator.mixed_precision, torch.get_float32_matmul_precision()]
+    # Trained weights, as ELMo's mix of layers, change no state.
+    trained = {name for name, parameter in model.base_model.named_parameters() if parameter.requires_grad}
+    base = [model_digest(model.base_model, trained), accelerator.mixed_precision, torch.get_float32_matmul_precision()]
     cached_features, files = type(features)(), []
     for split, data_set in features.items():
         sentences = data_set.map(_without_context, keep_in_memory=True)
@@ -103,11 +105,6 @@ def _states(base: PreTrainedModel, batch: dict[str, torch.Tensor], accelerator: 
     with accelerator.autocast(), as_user_errors():
         outputs = base(**inputs, output_hidden_states=True, return_dict=True)
     return torch.stack(outputs.hidden_states, dim=-2)
-
-
-def _digest_of(base: PreTrainedModel) -> str:
-    """A digest of the configuration and the frozen weights. Trained ones, as ELMo's mix of layers, are left out."""
-    return model_digest(base, {name for name, parameter in base.named_parameters() if parameter.requires_grad})
 
 
 def _without_context(example: dict[str, list | int]) -> dict[str, list | int]:

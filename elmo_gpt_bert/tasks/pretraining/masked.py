@@ -147,14 +147,10 @@ def open_rows(corpus: Corpus, segments: Segments, length: int) -> Rows:
             path.parent.mkdir(exist_ok=True)
             with FileLock(path.with_suffix(".lock")):
                 if not path.is_file():  # another process may have made it
-                    _write_rows(path, corpus, segments, length)
+                    with new_file(path) as temporary, temporary.open("wb") as file:
+                        for starts in (*find_rows(corpus, segments, length), np.array([corpus.num_tokens])):
+                            file.write(starts.astype(ENDS).tobytes())
     return Rows(path)
-
-
-def _write_rows(path: Path, corpus: Corpus, segments: Segments, length: int) -> None:
-    with new_file(path) as temporary, temporary.open("wb") as file:
-        for starts in (*find_rows(corpus, segments, length), np.array([corpus.num_tokens])):
-            file.write(starts.astype(ENDS).tobytes())
 
 
 def check_corpus(corpus: Corpus, segments: Segments, length: int) -> None:
