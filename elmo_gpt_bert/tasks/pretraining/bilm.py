@@ -66,7 +66,7 @@ class BiLM(Objective):
         training: for held-out text, the objective in training.
 
     Raises:
-        ValueError: for a corpus without words, or too short for a window.
+        ValueError: for a corpus that is too short for a window.
     """
 
     losses = word_losses = ("forward", "backward")
@@ -82,8 +82,6 @@ class BiLM(Objective):
         shuffle: bool = True,
         training: BiLM | None = None,
     ):
-        if corpus.characters is None:
-            raise InputError(f"{corpus.name} has no words with ends of sentences: prepare it with ELMo's tokenizer")
         self.corpus, self.rows, self.steps, self.seed, self.training = corpus, rows, steps, seed, training
         self.num_sampled = num_sampled if num_sampled < corpus.vocab_size else 0
         self.directions = [

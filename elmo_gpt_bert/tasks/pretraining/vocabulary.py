@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import inspect
 import json
 import tempfile
 from collections import Counter
@@ -80,14 +79,9 @@ def train_subwords(
         texts: begins to read the text, as batches of documents; called twice
 
     Raises:
-        ValueError: for text with more distinct characters than the vocabulary has room for, and for `do_lower_case`
-            with a class that does not know it.
+        ValueError: for text with more distinct characters than the vocabulary has room for.
     """
-    kind, options = tokenizer_class(config), {}
-    if do_lower_case is not None:
-        if "do_lower_case" not in inspect.signature(kind).parameters:
-            raise InputError(f"--do_lower_case: {kind.__name__} has no such choice: leave it out")
-        options = {"do_lower_case": do_lower_case}
+    kind, options = tokenizer_class(config), {} if do_lower_case is None else {"do_lower_case": do_lower_case}
     rules = json.loads(kind(**options).backend_tokenizer.to_str())
     special = [token["content"] for token in rules["added_tokens"]]
 
