@@ -161,7 +161,8 @@ def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     try:
         for values in reader:
             if line == 1 and len(values) == 1 and (";" in values[0] or "\t" in values[0]):
-                raise InputError(f"{path}:1: a csv file has commas between its columns: {shown(values[0])}")
+                problem = f"{path}:1: a csv file has commas between its columns, and not semicolons or tabs"
+                raise InputError(f"{problem}: save it with commas")
             if values:
                 yield line, values
             line = reader.line_num + 1

@@ -497,6 +497,7 @@ def test_a_bilm_whose_states_change_is_not_cached(tmp_path, elmo, conll, overrid
         (["--data_dir", "x", "--dataset_config_name", "y"], "--dataset_config_name y has no effect with --data_dir x"),
         (["--data_dir", "x", "--tag_scheme", "iob1"], "invalid choice: 'iob1'"),
         (["--data_dir", "x", "--max_eval_samples", "0"], "--max_eval_samples must be positive, not 0"),
+        (["--train_file", "y", "--text_column_name", "1", "--label_column_name", "1"], "are both 1"),
     ],
 )
 def test_flags_that_contradict_the_data_are_refused(flags, capsys, extra, message):

@@ -51,6 +51,7 @@ REMEDY = ": --text_column_name and --label_column_name choose other columns"
 OTHER_FILES = "--train_file, --validation_file and --test_file"
 SCHEMES = {"iob1": "BI", "iob2": "BI", "bioes": "BIES"}  # the prefixes of tags other than O
 BIOES = {"M": "I", "L": "E", "U": "S"}  # prefixes of BMES and BILOU -> those of BIOES
+TAG = re.compile("O|[BIESMLU](-.+)?")
 OTHER_ORDER = re.compile("([BIESLUM])[_:](.+)|(.+)[-_:]([BIESLUM])")  # as in B_PER and PER-B
 
 
