@@ -236,6 +236,17 @@ def test_numbers_are_ids_and_questions_without_an_id_are_numbered(tmp_path):
     assert "question 2: its id '2' is also that of " in message
 
 
+def test_a_question_without_an_id_has_its_number_in_the_file_also_where_a_part_is_held_out(tmp_path):
+    texts = [f"the film is good in {number}" for number in range(12)]
+    data = [part for text in texts for part in article(text, question(id=None))]
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"data": data}), encoding="utf-8")
+    parts = read_files({"train": str(path), "validation": str(path)}, False, held_out=40)
+    for rows in parts.values():
+        assert 0 < len(rows) < len(texts)
+        assert rows["id"][:] == [str(texts.index(context) + 1) for context in rows["context"]]
+
+
 @pytest.mark.parametrize("part", ["articles", "paragraphs", "questions"])
 def test_a_list_of_articles_of_paragraphs_or_of_questions_is_read(tmp_path, part):
     articles = article("the film is good", question(), question(id="q2"))

@@ -69,7 +69,7 @@ def read_hub(name: str, splits: Iterable[str], version_2: bool, locate: bool = F
     """The splits of a data set on the Hub. Raises OSError when the Hub is out of reach."""
     data = DatasetDict()
     for split, questions in hub_splits(name, splits):
-        rows = ((f"{name}, {split} {number}", row) for number, row in enumerate(questions.to_list()))
+        rows = _numbered((f"{name}, {split} {number}", row) for number, row in enumerate(questions.to_list()))
         data[split] = _to_dataset(check_questions(rows, f"{name}, {split}", split, version_2, locate), split)
     return data
 
@@ -110,7 +110,8 @@ def read_files(
 def read_questions(
     path: Path, split: str, version_2: bool, locate: bool = False, held_out: float | None = None
 ) -> list[dict]:
-    """The examples of a file. `locate` is that of `check_questions`.
+    """The examples of a file. `locate` is that of `check_questions`. A question without an id gets its number in the
+    file, counted from 1.
 
     With `held_out`, they are those of the split, as `part_of` says. Questions about one context stay together.
 
@@ -121,7 +122,7 @@ def read_questions(
         raise InputError(
             f"{path}: a file must be .json, with the official layout, or .jsonl, with one question a line"
         )
-    rows = READERS[path.suffix.lower()](path)
+    rows = _numbered(READERS[path.suffix.lower()](path))
     rows = part_of(rows, split, held_out, path, key=lambda row: row.get("context"), kind="questions")
     return check_questions(rows, path, split, version_2, locate)
 
@@ -157,6 +158,12 @@ READERS = {".json": _official, ".jsonl": _lines}
 # Rows -> examples
 
 
+def _numbered(rows: Rows) -> Rows:
+    """The rows of a whole source, with a number, counted from 1, as the id of those that have none."""
+    for number, (where, row) in enumerate(rows, start=1):
+        yield where, row if row.get("id") is not None else row | {"id": number}
+
+
 @contextmanager
 def _without_collecting() -> Iterator[None]:
     """Keeps away Python's collector of cycles, which would look at all objects of a large file again and again."""
@@ -175,14 +182,11 @@ def check_questions(rows: Rows, source: Path | str, split: str, version_2: bool,
     without answers.
 
     With `locate`, an answer that is not at its answer_start gets the place nearest to it where its text occurs, or -1.
-    A question without an id gets its number, counted from 1; numbers as ids are text from here on. Raises ValueError
-    for mistakes in the data. Two questions with one id are a mistake, but not in training data: predictions are stored
-    by id.
+    Numbers as ids are text from here on. Raises ValueError for mistakes in the data. Two questions with one id are a
+    mistake, but not in training data: predictions are stored by id.
     """
     examples, places, unmarked = [], {}, []
-    for number, (where, row) in enumerate(rows, start=1):
-        if row.get("id") is None:
-            row = row | {"id": number}
+    for where, row in rows:
         example = _example(row, where, split == "test", version_2, locate)
         first = places.setdefault(example["id"], where)
         if first != where and split != "train":
