@@ -60,6 +60,10 @@ def read_columns(
             continue
         if not width:
             width = len(row)
+            if width == 1 and row[0].startswith('{"'):
+                raise InputError(
+                    f"{path}:{line}: a JSON object, where lines have columns: let the file's name end in .jsonl"
+                )
             text, label = _positions(path, line, width, text_column, label_column, tagged)
         if len(row) != width:
             raise InputError(f"{path}:{line}: {len(row)} column{'s' * (len(row) != 1)} instead of {width}")

@@ -1,6 +1,8 @@
 """Named entities: what is read, in which scheme it is, and what is written."""
 
+import gzip
 import json
+import re
 from itertools import chain
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from elmo_gpt_bert.tasks.ner.data import (
     count_entities,
     detect_scheme,
     entity_types,
+    find_folder_files,
     label_names,
     read_files,
     read_hub,
@@ -134,6 +137,13 @@ def test_json_lines_say_the_same(write, words, tags):
     names = {"text_column": words, "label_column": tags} if words == "w" else {}
     rows = [{words: row, tags: of, "document": name} for row, of, name in zip(WORDS, TAGS, "aab", strict=True)]
     assert read(write(json_lines(*rows), "a.jsonl"), **names)[:] == read(write(REUTERS))[:]
+
+
+@pytest.mark.parametrize("ending", ["json", "jsonl", "ndjson", "JSON", "jsonl.gz", "ndjson.GZ"])
+def test_json_lines_are_told_by_the_end_of_the_name_before_that_of_compression(write, ending):
+    content = json_lines({"words": ["EU", "is"], "tags": ["B-ORG", "O"]}).encode()
+    path = write(gzip.compress(content) if ending.lower().endswith("gz") else content, f"a.{ending}")
+    assert read(path, "test")["words"][:] == [["EU", "is"]]
 
 
 def test_rows_that_are_a_document_mark_are_no_sentences(write):
@@ -306,6 +316,15 @@ def test_a_mistake_in_json_is_one_error_with_its_line(write, row, message):
         read(path)
 
 
+def test_a_test_file_has_tags_in_all_its_rows_or_in_none(write):
+    rows = [{"words": ["EU"]}, {"words": ["is"]}, {"words": ["us"], "tags": ["B-LOC"]}]
+    for row, order in ((1, rows), (2, rows[::-1])):
+        path = write(json_lines(*order), "a.json")
+        with pytest.raises(ValueError, match=f"a.json:{row}: no column tags among words: --text_column_name and --la"):
+            read(path, "test")
+    assert read(write(json_lines(*rows[:2]), "a.json"), "test").column_names == ["words"]
+
+
 @pytest.mark.parametrize("column", ["0", "3", "-3", "word", "1.5", "²"])
 def test_a_column_that_a_file_has_not_is_one_error(write, column):
     with pytest.raises(ValueError, match=f"a.conll:1: --text_column_name {column} is none of the 2 columns: they"):
@@ -317,8 +336,40 @@ def test_files_that_cannot_be_read_are_one_error(write, tmp_path):
         read(str(tmp_path / "none.conll"))
     with pytest.raises(ValueError, match="a.csv: csv has no place for sentences"):
         read(write("EU,B-ORG\n", "a.csv"))
+    with pytest.raises(ValueError, match="a.csv.gz: csv has no place for sentences"):
+        read(write(gzip.compress(b"EU,B-ORG\n"), "a.csv.gz"), "test")
+    with pytest.raises(ValueError, match="a.txt:1: a JSON object, .* columns: let the file's name end in .jsonl"):
+        read(write('{"words":["EU"],"tags":["B-ORG"]}\n', "a.txt"), "test")
+    assert read(write("{\nEU\n", "b.txt"), "test")["words"][:] == [["{", "EU"]]
     with pytest.raises(ValueError, match="this run needs --validation_file"):
         read_files({"train": write(REUTERS), "validation": None})
+
+
+def test_the_train_file_decides_which_files_of_a_folder_are_read(tmp_path):
+    def files(*splits: str) -> list[str]:
+        return [Path(file).name for file in find_folder_files(tmp_path, splits).values()]
+
+    for name in ("eng.train", "eng.testa", "eng.testb", "valid.txt", "test.txt"):
+        (tmp_path / name).touch()
+    assert files("train", "validation", "test") == ["eng.train", "eng.testa", "eng.testb"]
+    assert files("test") == ["eng.testb"] and files("validation") == ["eng.testa"]
+    (tmp_path / "eng.testb").unlink()
+    with pytest.raises(FileNotFoundError, match=f"{re.escape(str(tmp_path))} holds eng.train, but no eng.testb: "):
+        files("test")
+    (tmp_path / "eng.testb").touch()
+    (tmp_path / "train.txt").touch()
+    message = "holds both train.txt and eng.train: .* --train_file, --validation_file and --test_file"
+    with pytest.raises(ValueError, match=message):
+        files("test")
+
+
+def test_without_a_train_file_the_files_that_are_needed_decide(tmp_path):
+    for name in ("dev.conll", "test.conll", "test.txt"):
+        (tmp_path / name).touch()
+    found = find_folder_files(tmp_path, ["validation", "test"])
+    assert [Path(file).name for file in found.values()] == ["dev.conll", "test.conll"]
+    with pytest.raises(ValueError, match="holds both test.txt and test.conll: "):
+        find_folder_files(tmp_path, ["test"])
 
 
 # Schemes

@@ -26,6 +26,7 @@ from elmo_gpt_bert.tasks.columns import DOCUMENT, Sentence, read_columns
 from elmo_gpt_bert.tasks.rows import (
     check_folder,
     columns,
+    ending,
     hub_splits,
     needed_files,
     part_of,
@@ -44,6 +45,7 @@ FOLDERS = (
     {"train": "train.conll", "validation": "dev.conll", "test": "test.conll"},
     {"train": "train.char.bmes", "validation": "dev.char.bmes", "test": "test.char.bmes"},
 )
+JSON_LINES = (".json", ".jsonl", ".ndjson")  # the ends of the names of such files
 WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags")  # the default columns, the first that exists
 NUMBERS = ": give --tag_names, the names of 0, 1 and so on, which the features of a data set list"
 NO_NAMES = ": give all of them, or leave it out where tags are no numbers"
@@ -79,14 +81,31 @@ def read_hub(
 
 
 def find_folder_files(data_dir: Path, splits: Collection[str]) -> dict[str, str]:
-    """The file of each split in the folder. Raises FileNotFoundError if one is missing."""
+    """The file of each split in the folder.
+
+    The layout is the one whose train file is there, so that runs which need other splits read the same data; in a
+    folder without a train file, the one that has all `splits`. Raises FileNotFoundError if a file is missing, and
+    ValueError where two layouts fit.
+    """
     check_folder(data_dir)
-    for names in FOLDERS:
-        files = {split: str(data_dir / names[split]) for split in splits}
-        if all(Path(file).is_file() for file in files.values()):
-            return files
-    wanted = "; or ".join(", ".join(names[split] for split in splits) for names in FOLDERS)
-    raise MissingFileError(f"--data_dir {data_dir} does not hold {wanted}: --train_file and so on take other names")
+    first = "train"  # the split that tells layouts apart
+    layouts = [names for names in FOLDERS if (data_dir / names[first]).is_file()]
+    if not layouts:
+        first = next(iter(splits))
+        layouts = [names for names in FOLDERS if all((data_dir / names[split]).is_file() for split in splits)]
+    if not layouts:
+        wanted = "; or ".join(", ".join(names[split] for split in splits) for names in FOLDERS)
+        raise MissingFileError(
+            f"--data_dir {data_dir} does not hold {wanted}: --train_file and so on take other names"
+        )
+    if len(layouts) > 1:
+        both = f"{layouts[0][first]} and {layouts[1][first]}"
+        raise InputError(f"--data_dir {data_dir} holds both {both}: move one data set away, or give {OTHER_FILES}")
+    files = {split: data_dir / layouts[0][split] for split in splits}
+    if missing := [file.name for file in files.values() if not file.is_file()]:
+        problem = f"--data_dir {data_dir} holds {layouts[0][first]}, but no {', '.join(missing)}"
+        raise MissingFileError(f"{problem}: put it there, or give {OTHER_FILES}")
+    return {split: str(file) for split, file in files.items()}
 
 
 def read_files(
@@ -99,10 +118,10 @@ def read_files(
 ) -> tuple[str | None, DatasetDict]:
     """The scheme of the tags, None if there are no tags, and the splits that a run needs, each from its file.
 
-    A `.json` or `.jsonl` file holds one object a line, with the list words or tokens, the list tags or ner_tags, and
-    optionally document, a name that the sentences of a document share. Any other file holds CoNLL columns: tabs or
-    spaces between columns, the word in the first, its tag in the last, blank lines between sentences, and a line with
-    -DOCSTART- or -X- before each document.
+    A `.json`, `.jsonl` or `.ndjson` file holds one object a line, with the list words or tokens, the list tags or
+    ner_tags, and optionally document, a name that the sentences of a document share. Any other file holds CoNLL
+    columns: tabs or spaces between columns, the word in the first, its tag in the last, blank lines between sentences,
+    and a line with -DOCSTART- or -X- before each document. Files may be compressed.
 
     Args:
         text_column, label_column: other columns of words and tags; the columns of CoNLL have numbers, 1 for the first,
@@ -116,9 +135,9 @@ def read_files(
     data = {}
     for split, path in needed_files(files):
         tagged = split != "test"
-        if path.suffix.lower() == ".csv":
+        if ending(path) == ".csv":
             raise InputError(f"{path}: csv has no place for sentences: give CoNLL columns, or JSON lines (.json)")
-        if path.suffix.lower() in (".json", ".jsonl"):
+        if ending(path) in JSON_LINES:
             sentences = _from_rows(read_json_lines(path), str(path), text_column, label_column, tagged, tag_names)
         elif tag_names is not None:
             raise InputError(f"--tag_names are those of tags that are numbers, in JSON lines, but {path} is none")
@@ -176,14 +195,17 @@ def _from_rows(
     """Yields the sentences of rows with lists of words and tags, and None where a document begins.
 
     `text` and `label` are the columns, by default those that the first row has. Without `tagged`, a source may lack
-    tags.
+    tags, but then all its rows do.
     """
     names, document = None, None
     for line, row in rows:
         if names is None:
+            first = row, f"{source}:{line}"
             text = text or next((name for name in WORDS if name in row), WORDS[0])
             label = label or next((name for name in TAGS if name in row), TAGS[0] if tagged else None)
             names = (text, label) if label else (text,)
+        if not label and (tags := [name for name in TAGS if name in row]):
+            columns(first[0], tags[:1], first[1], REMEDY)  # which the first row lacks
         lists = columns(row, names, f"{source}:{line}", REMEDY)
         if label and tag_names is not None:
             lists[1] = _named(lists[1], tag_names, f"{source}:{line}: {label}")
