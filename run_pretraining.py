@@ -407,9 +407,11 @@ def build_objective(
 
 
 def describe_data(kind: str, args: PretrainingArguments) -> Description:
-    """What the model card says the model was trained on."""
+    """What the model card says the model was trained on, and the scores were measured on."""
     if args.dataset_name is None:
         return Description(TASK_TYPES[kind])
+    if args.do_eval and args.validation_file is not None:
+        return Description(TASK_TYPES[kind], trained_on=args.dataset_name if args.do_train else None)
     return Description(TASK_TYPES[kind], args.dataset_name, args.dataset_name, args.dataset_config_name)
 
 

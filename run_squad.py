@@ -281,14 +281,19 @@ def tuned_threshold(scores: Mapping[str, float]) -> float | None:
 
 
 def describe_data(args: SquadArguments) -> Description:
-    """What the model card says the scores were measured on."""
-    if args.validation_file is not None or (args.dataset_name is None and args.data_dir is None):
-        return Description("question-answering")
-    squad = f"rajpurkar/squad{'_v2' * args.version_2_with_negative}"
-    name = public_arguments(args)["dataset_name"] if args.data_dir is None else squad
-    language = "en" if name == squad else None
+    """What the model card says the model was trained on, and the scores were measured on."""
+    squad, own = f"rajpurkar/squad{'_v2' * args.version_2_with_negative}", Description.dataset_name
+    published = squad if args.data_dir is not None else public_arguments(args)["dataset_name"]
+    names = {split: published if file is None else own for split, file in args.files.items()}
+    scored = names.get("validation", names.get("train", own))
+    learned = names.get("train", scored)
     return Description(
-        "question-answering", dataset_type=name, dataset_name=name, dataset_split="validation", language=language
+        "question-answering",
+        dataset_type=Description.dataset_type if scored == own else scored,
+        dataset_name=scored,
+        dataset_split=None if scored == own else "validation",
+        language="en" if learned == squad else None,
+        trained_on=None if learned == scored else learned,
     )
 
 

@@ -207,10 +207,13 @@ def model_card(
         class_name=saved_class(model).__name__,
         starting_weights="random weights" if name.endswith(".json") else f"`{name}`",
         part=part,
-        data_set=escape(description.dataset_name),
+        data_set=escape(description.trained_on or description.dataset_name),
+        evaluated_on=escape(description.dataset_name) if description.trained_on else None,
         score_table=score_table(results, "validation" if args.do_train else "test"),
-        # The papers trained on all examples.
-        comparison="" if part else comparison(scores, description.dataset_type, description.dataset_config),
+        # The papers trained on all examples of the same data set.
+        comparison=""
+        if part or description.trained_on
+        else comparison(scores, description.dataset_type, description.dataset_config),
         head=head,
         from_zoo=from_zoo,
         from_transformers=_transformers_reads(model.config, head),
@@ -230,7 +233,7 @@ def card_data(
     """The metadata at the top of the card; `scores` are those of a whole validation set."""
     fields = asdict(description)
     shown = {"model_name": _title(args), "language": fields.pop("language")}
-    del fields["pairs"]
+    del fields["pairs"], fields["trained_on"]
     shown["eval_results"] = [
         EvalResult(
             **fields | ({"dataset_split": "validation_mismatched"} if name.endswith(MISMATCHED) else {}),
@@ -241,7 +244,7 @@ def card_data(
     ] or None  # as ModelCardData takes it
     if not args.do_train:
         return ModelCardData(**shown)
-    base, data_set = origin(args), description.dataset_type
+    base, data_set = origin(args), description.trained_on or description.dataset_type
     return ModelCardData(
         **shown,
         library_name="transformers",

@@ -152,7 +152,10 @@ Compute = Callable[["Dataset"], Outputs]  # computes the outputs for a data set,
 
 @dataclass(frozen=True)
 class Description:
-    """The data that the scores were measured on, for the model card. Fields are named as in EvalResult."""
+    """The data that the scores were measured on, for the model card. Fields are named as in EvalResult.
+
+    Language and `trained_on` are those of the data that the model was trained on, where it was trained.
+    """
 
     task_type: str  # the Hub's name of the task
     dataset_type: str = "text"
@@ -161,6 +164,7 @@ class Description:
     dataset_split: str | None = None
     language: str | None = None  # of the texts; None if it is unknown
     pairs: bool = False  # whether examples are pairs of texts
+    trained_on: str | None = None  # the name of that data set if it is another one
 
 
 @dataclass

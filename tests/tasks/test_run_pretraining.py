@@ -505,6 +505,8 @@ def test_the_card_names_a_data_set_of_the_hub(tmp_path):
     argv = ["--model_name_or_path", "gpt.json", "--output_dir", "out", "--dataset_name", "a/b"]
     args = parse_arguments(run_pretraining.PretrainingArguments, [*argv, "--dataset_config_name", "small"])
     assert run_pretraining.describe_data("causal_lm", args) == Description("text-generation", "a/b", "a/b", "small")
+    args = parse_arguments(run_pretraining.PretrainingArguments, [*argv, "--validation_file", "mine.txt"])
+    assert run_pretraining.describe_data("causal_lm", args) == Description("text-generation", trained_on="a/b")
 
 
 def test_a_model_without_a_tokenizer_class_of_its_own_takes_one_that_is_named(tmp_path):

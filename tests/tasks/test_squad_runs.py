@@ -319,13 +319,31 @@ def test_the_card_names_task_and_data_and_has_scores_in_percent(tmp_path, flags,
 
 
 def test_the_card_of_files_of_ones_own_names_no_data_set(tmp_path, flags):
-    squad = folder(tmp_path)
-    own = ["--validation_file", str(tmp_path / "squad1.1" / "dev-v1.1.json")]
-    run_squad.main([*flags, *squad, *own, "--do_train", "--do_eval", *SHORT])
+    own = ["--train_file", write_squad(tmp_path / "a.json"), "--validation_file", write_squad(tmp_path / "b.json")]
+    run_squad.main([*flags, *own, "--do_train", "--do_eval", *SHORT])
     card = ModelCard.load(tmp_path / "out" / "README.md")
-    assert card.data.datasets is None and "trained on the user's own files" in card.text and "Beside" not in card.text
+    assert card.data.datasets is None and "trained on the user's own files.\n" in card.text
+    assert "Compared" not in card.text
     hub = parse_arguments(run_squad.SquadArguments, [*flags, "--dataset_name", "another/one", "--do_train"])
     assert run_squad.describe_data(hub).dataset_type == "another/one"
+
+
+@pytest.mark.parametrize(
+    ("split", "names", "shown"),
+    [
+        ("train", ["the user's own files", "rajpurkar/squad"], (None, None, "rajpurkar/squad")),
+        ("validation", ["rajpurkar/squad", "the user's own files"], ("rajpurkar/squad", "en", "text")),
+    ],
+)
+def test_a_card_tells_the_data_it_was_trained_on_from_those_it_was_scored_on(tmp_path, flags, split, names, shown):
+    mine = write_squad(tmp_path / "mine.json", "1.1", make_articles("1.1", (1, 3), first=500))
+    squad = folder(tmp_path)[:2]
+    run_squad.main([*flags, *squad, f"--{split}_file", mine, "--do_train", "--do_eval", *SHORT])
+    card = ModelCard.load(tmp_path / "out" / "README.md")
+    assert f", trained on {names[0]}, and evaluated on {names[1]}.\n" in card.text
+    assert {result.dataset_name for result in card.data.eval_results} == {names[1]}
+    assert (card.data.datasets, card.data.language, card.data.eval_results[0].dataset_type) == shown
+    assert "Compared with" not in card.text  # the papers' systems learned from the data that they are scored on
 
 
 def test_an_ensemble_answers_with_the_mean_of_its_runs(tmp_path, flags, version):
