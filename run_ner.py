@@ -43,7 +43,7 @@ from transformers import AutoModel, AutoModelForTokenClassification
 
 import modeling
 from elmo_gpt_bert.metrics.entities import entity_scores
-from elmo_gpt_bert.tasks.ner.data import find_folder_files, read_files, read_hub
+from elmo_gpt_bert.tasks.ner.data import count_entities, find_folder_files, read_files, read_hub
 from elmo_gpt_bert.tasks.ner.features import (
     class_names,
     collate,
@@ -182,6 +182,9 @@ class Tagging(Task):
         self.features = make_features(self.data, self.tokenizer, self.model, self.names, self.model_scheme, **options)
         for split, rows in self.features.items():
             PartialState().print(f"{split}: {describe_words(self.data[split], rows)}")
+            if split != "train" and has_no_entities(self.data[split], rows):
+                nought = "precision, recall and F1 are 0 whatever the model predicts"
+                PartialState().print(f"{split}: all tags are O, so {nought}")
         self.collate = partial(collate, tokenizer=self.tokenizer, **args.padding)
 
     def keep_states(self, args: NerArguments, accelerator: Accelerator) -> bool:
@@ -251,6 +254,13 @@ def describe_words(examples: Dataset, rows: Dataset) -> str:
     return f"{labelled:,} of {words:,} words have a token; {len(sentences):,} sentences in {len(rows):,} rows"
 
 
+def has_no_entities(examples: Dataset, rows: Dataset) -> bool:
+    """Whether the sentences of the rows have tags, and all are O."""
+    if "tags" not in examples.column_names:
+        return False
+    return not count_entities(examples.select(list(dict.fromkeys(rows["example"])))["tags"])
+
+
 def build_model(
     config: PreTrainedConfig, names: list[str], tokenizer: PreTrainedTokenizerBase, args: NerArguments
 ) -> PreTrainedModel:
@@ -258,8 +268,10 @@ def build_model(
     labels = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
     source, tagger_fields = split_overrides(args)
     if args.features is None:
+        renamed = config.num_labels == len(names) and {*config.id2label.values()} != {*names}
         config.update(labels)
-        return load_model(AutoModelForTokenClassification, source, config, tokenizer, train=args.do_train)
+        options = {"train": args.do_train, "new_labels": renamed}
+        return load_model(AutoModelForTokenClassification, source, config, tokenizer, **options)
     encoder = load_model(AutoModel, source, config, tokenizer, train=args.do_train)
     try:
         return modeling.FeatureTaggerForTokenClassification.from_encoder(

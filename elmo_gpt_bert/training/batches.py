@@ -45,8 +45,11 @@ WITHOUT_PACKING = ("cpu", "xla")  # devices
 def count_tokens(data_set: Dataset) -> list[int]:
     """The number of tokens of each example; of its longest choice if the model reads several choices.
 
+    Tokens around a sentence that a column `sentence_mask` marks do not count: states that are kept have none there.
     They are counted in the mask, because input ids may be nested for another reason: ELMo has several for each token.
     """
+    if "sentence_mask" in data_set.column_names:
+        return [sum(mask) for mask in data_set["sentence_mask"]]
     if "attention_mask" not in data_set.column_names:
         return [len(ids) for ids in data_set["input_ids"]]
     if isinstance(next(iter(data_set[0]["attention_mask"]), 0), list):

@@ -172,13 +172,15 @@ def load_model(
     tokenizer: PreTrainedTokenizerBase,
     *,
     train: bool,
+    new_labels: bool = False,
     remedy: str = "train first, with --do_train",
 ) -> PreTrainedModel:
     """Loads a model of `auto_class` in float32; with random weights if `source` names a config JSON.
 
     `config` comes from `load_config`; the caller may have set its head. With `train`, a head that the checkpoint lacks
     gets random weights, and so do embeddings for tokens that were added to the tokenizer; a line on the console says
-    so. Without it, a head that the checkpoint lacks is an error, which ends with the `remedy`. Raises ValueError or
+    so. Without it, a head that the checkpoint lacks is an error, which ends with the `remedy`. `new_labels` says that
+    the checkpoint's head is of other labels, though of as many; it then counts as lacking. Raises ValueError or
     OSError if tokenizer and model, or configuration and weights, do not fit together, or if a weight is not finite.
     """
     name, base = source.model_name_or_path, adapted_model(source.model_name_or_path)
@@ -200,6 +202,7 @@ def load_model(
             return auto_class.from_config(config, **options)
         options |= {"config": config, "ignore_mismatched_sizes": True}
         new_weights = _new_weights(auto_class, name, base, options)
+        of_labels = _weights_of_labels(auto_class, name, base, options) if new_labels else []
     if new_weights and not train:
         raise InputError(f"{name} does not hold {_first_names(new_weights)}, or not in the right size: {remedy}")
     with _loading_errors(name, "Correct it, or copy it again."):
@@ -211,6 +214,8 @@ def load_model(
             "trained it so, save the whole model, by merge_and_unload()"
         )
     _check_finite(model, name)
+    _initialise_anew(model, [key for key in of_labels if key not in new_weights])
+    new_weights = of_labels or new_weights
     if added:
         model.resize_token_embeddings(max(added) + 1, mean_resizing=False)  # random, not the mean of the other rows
         PartialState().print(f"new rows in the embeddings: {', '.join(added[number] for number in sorted(added))}")
@@ -294,6 +299,22 @@ def _new_weights(auto_class: type, name: str, base: str, options: dict[str, Any]
         if wrong := sorted(names):
             raise InputError(f"{problem} {_first_names(wrong)}")
     return sorted((info["missing_keys"] | mismatched) - of_adapter)
+
+
+def _weights_of_labels(auto_class: type, name: str, base: str, options: dict[str, Any]) -> list[str]:
+    """The weights that have another size with another number of labels, and those that the checkpoint lacks."""
+    config = copy.deepcopy(options["config"])
+    config.num_labels += 1
+    return _new_weights(auto_class, name, base, options | {"config": config})
+
+
+def _initialise_anew(model: PreTrainedModel, names: list[str]) -> None:
+    """Gives these weights the random values that they have where a checkpoint lacks them."""
+    for name in names:
+        for part in (model.get_parameter(name), model.get_submodule(name.rpartition(".")[0])):
+            part._is_hf_initialized = False
+    if names:
+        model.initialize_weights()
 
 
 def _body_of(model: PreTrainedModel, is_base: bool) -> Callable[[str], bool]:

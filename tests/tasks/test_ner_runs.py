@@ -8,7 +8,9 @@ import statistics
 from pathlib import Path
 
 import pytest
+import torch
 from huggingface_hub import ModelCard
+from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import AutoConfig, AutoModelForTokenClassification, AutoTokenizer, PreTrainedTokenizerFast
 
@@ -17,7 +19,7 @@ from elmo_gpt_bert.tasks.ner.features import speaks_iob1
 from elmo_gpt_bert.training import loop
 from tests.support.glue_sample import VOCABULARY, write_model, write_vocabulary
 from tests.support.hub_server import HubServer, log_in
-from tests.support.ner_sample import read_columns, sentence, write_elmo, write_folder, write_json
+from tests.support.ner_sample import read_columns, sentence, write_conll, write_elmo, write_folder, write_json
 from tests.support.processes import fork, wait
 from tests.support.strangers import run_stranger
 
@@ -280,6 +282,78 @@ def test_the_loss_of_a_checkpoint_that_speaks_iob1_is_measured_in_iob1(tmp_path,
     second = run_ner.main([*again, *data, "--output_dir", str(tmp_path / "again")])
     assert second["eval_loss"] == pytest.approx(first["eval_loss"]) and second["eval_f1"] == 1
     assert "validation: the model's entities begin with I, so the loss is measured in IOB1" in capsys.readouterr().out
+
+
+def test_a_set_without_entities_is_said_to_have_none(tmp_path, bert, capsys):
+    train = write_json(tmp_path / "train.json", [sentence(row) for row in range(8)])
+    blind = write_json(tmp_path / "blind.json", [(["the", "film"], ["O", "O"]), (["is"], ["O"])])
+    flags = [*without_data(bert), "--train_file", train, "--output_dir", str(tmp_path / "out"), *ALL, *AT_THE_END]
+    results = run_ner.main([*flags, "--max_steps", "1", "--validation_file", blind, "--test_file", train])
+    assert results["eval_f1"] == 0
+    printed = capsys.readouterr().out
+    message = "validation: all tags are O, so precision, recall and F1 are 0 whatever the model predicts\n"
+    assert printed.count("all tags are O") == printed.count(message) == 1
+
+
+def test_a_head_of_other_tags_starts_anew_and_one_of_the_same_tags_is_kept(tmp_path, bert, capsys):
+    def train(kinds: dict[str, str], model: list[str], out: str, rate: str) -> dict[str, torch.Tensor]:
+        rows = [(words, [kinds.get(tag, tag) for tag in tags]) for words, tags in map(sentence, range(12))]
+        file = write_json(tmp_path / f"{out}.json", rows)
+        flags = ["--train_file", file, "--output_dir", str(tmp_path / out), "--do_train", "--max_seq_length", "32"]
+        run_ner.main([*flags, *model, *AT_THE_END, "--max_steps", "4", "--learning_rate", rate])
+        return load_file(tmp_path / out / "model.safetensors")
+
+    first = train({}, without_data(bert), "first", "0.03")
+    path = tmp_path / "first" / "config.json"
+    names = json.loads(path.read_text(encoding="utf-8"))["id2label"]
+    model = ["--model_name_or_path", str(tmp_path / "first")]
+    capsys.readouterr()
+    same = train({}, model, "same", "0")
+    assert "newly initialised" not in capsys.readouterr().out
+    assert all(torch.equal(weight, same[name]) for name, weight in first.items())
+
+    others = train({"B-PER": "B-CORP"}, model, "others", "0")
+    line = f"newly initialised, not in {tmp_path / 'first'}: classifier.bias, classifier.weight\n"
+    assert line in capsys.readouterr().out
+    new = [name for name, weight in first.items() if not torch.equal(weight, others[name])]
+    assert new == ["classifier.bias", "classifier.weight"] and not others["classifier.bias"].any()
+    kept = (first["classifier.weight"][:, None] == others["classifier.weight"]).all(-1)
+    assert not kept.any() and 0.01 < others["classifier.weight"].std() < 0.03
+
+    turned = dict(zip(names, reversed(names.values()), strict=True))  # as many tags, the same ones in another order
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config |= {"id2label": turned, "label2id": {name: int(number) for number, name in turned.items()}}
+    path.write_text(json.dumps(config), encoding="utf-8")
+    (tmp_path / "first" / "SHA256SUMS").unlink()
+    kept = train({}, model, "turned", "0")
+    assert torch.equal(kept["classifier.weight"], first["classifier.weight"])
+    assert json.loads((tmp_path / "turned" / "config.json").read_text(encoding="utf-8"))["id2label"] == turned
+
+
+def test_the_crf_of_another_taggers_tags_starts_anew_too(tmp_path, conll):
+    elmo = ["--model_name_or_path", write_elmo(tmp_path / "elmo"), *conll, "--do_train", "--max_steps", "3"]
+    run_ner.main([*elmo, *AT_THE_END, "--output_dir", str(tmp_path / "first")])
+    rows = [(words, [tag.replace("PER", "CORP") for tag in tags]) for words, tags in map(sentence, range(12))]
+    train = ["--train_file", write_json(tmp_path / "a.json", rows), "--do_train", "--max_steps", "1"]
+    train += ["--model_name_or_path", str(tmp_path / "first"), "--learning_rate", "0", "--max_seq_length", "32"]
+    run_ner.main([*train, *AT_THE_END, "--output_dir", str(tmp_path / "second")])
+    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("first", "second"))
+    new = {name for name, weight in first.items() if not torch.equal(weight, second[name])}
+    assert new == {"classifier.bias", "classifier.weight", "crf.transitions", "crf.start", "crf.end"}
+    assert not any(second[name].any() for name in ("crf.transitions", "crf.start", "crf.end"))
+
+
+def test_a_cache_of_states_leaves_the_order_of_sentences_with_context_that_are_grouped_by_length(tmp_path, bert):
+    for name in ("train.txt", "valid.txt"):
+        write_conll(tmp_path / "conll" / name, range(40), document=7)
+    flags = [*bert, "--document_context", "--group_by_length", "--max_steps", "5", "--per_device_train_batch_size"]
+    flags += ["4", "--features", "last", "--config_overrides", "rnn_size=7,dropout=0", "--do_train", "--do_eval"]
+    plain, cached = (
+        run_ner.main([*flags, *AT_THE_END, *more, "--output_dir", str(tmp_path / str(len(more)))])
+        for more in ([], ["--state_cache", str(tmp_path / "cache")])
+    )
+    assert cached["train_loss"] == pytest.approx(plain["train_loss"], abs=1e-6)
+    assert cached["eval_loss"] == pytest.approx(plain["eval_loss"], abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["", "-PER"])
