@@ -106,18 +106,20 @@ class ConditionalRandomField(nn.Module):
         all_sequences, labelled = _total(both, transitions.repeat(1, 1, 2), mask.repeat(1, 2), _sum).chunk(2)
         return all_sequences - labelled
 
-    def max_marginals(self, emissions: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """(B, T, C) emissions, (B, T) mask -> (B, T, C) logits, float32, zero at padding.
+    def max_marginals(
+        self, emissions: torch.Tensor, mask: torch.Tensor, cut: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """(B, T, C) emissions, (B, T) mask, (B, 2) cut -> (B, T, C) logits, float32, zero at padding.
 
         The logit of a tag is the score of the best sequence with this tag at this word, minus the score of the best
         sequence of all. It is 0 for the tags of the best sequence and below 0 for all others. So the greatest logit of
         a word is at its tag in the best sequence, which is Viterbi's. It is LOWEST for tags that no valid sequence has
-        at this word.
+        at this word. Where a row is `cut` from its sentence, at its start or at its end, any tag is valid.
         """
-        transitions = self.scores()
+        paths = self.scores().unsqueeze(-1)
         if self.forbidden is not None:
-            transitions = transitions.masked_fill(self.forbidden, FORBIDDEN)
-        scores, paths = _with_outside(emissions.float()), transitions.unsqueeze(-1).expand(-1, -1, emissions.shape[0])
+            paths = paths.masked_fill(self._forbidden_in_rows(cut), FORBIDDEN)
+        scores, paths = _with_outside(emissions.float()), paths.expand(-1, -1, emissions.shape[0])  # (K, K, B)
         both = _recursion(  # from the first word to the last, and at the same time from the last to the first
             torch.cat([scores, scores.flip(0)], -1),
             torch.cat([paths, paths.transpose(0, 1)], -1),
@@ -128,8 +130,17 @@ class ConditionalRandomField(nn.Module):
         right = right.flip(0)
         through = (left[1:] + right[:-1] - scores)[:, :-1].permute(2, 0, 1)  # (B, T, C)
         logits = (through - through.amax(-1, keepdim=True)).clamp(LOWEST, -torch.finfo(through.dtype).eps)
-        is_best = nn.functional.one_hot(_best_tags(right, transitions, mask.T).T, emissions.shape[2]).bool()
+        is_best = nn.functional.one_hot(_best_tags(right, paths, mask.T).T, emissions.shape[2]).bool()
         return logits.masked_fill(is_best | ~mask.unsqueeze(-1), 0)
+
+    def _forbidden_in_rows(self, cut: torch.Tensor | None) -> torch.Tensor:
+        """(B, 2) -> (K, K, B), or (K, K, 1) for all rows, if none is cut."""
+        forbidden = self.forbidden.unsqueeze(-1)
+        if cut is None:
+            return forbidden
+        start, end = forbidden[-1:] & ~cut[:, 0], forbidden[:-1, -1:] & ~cut[:, 1]
+        inside = forbidden[:-1, :-1].expand(-1, -1, cut.shape[0])
+        return torch.cat([torch.cat([inside, end], 1), start])
 
 
 def forbidden_transitions(labels: Sequence[str]) -> torch.Tensor | None:
@@ -235,7 +246,8 @@ def _best_tags(right: torch.Tensor, transitions: torch.Tensor, mask: torch.Tenso
 
     def step(state: Tensors, column: Tensors, weights: Tensors) -> Stepped:
         (before,), (follows, is_word) = state, column
-        best = (weights[0][before, :-1].T + follows).argmax(0)
+        onward = weights[0][:, :-1].gather(0, before.expand(1, *follows.shape)).squeeze(0)  # (C, B)
+        best = (onward + follows).argmax(0)
         return (torch.where(is_word, best, before),), best
 
     outside = torch.full_like(right[0, 0], len(transitions) - 1, dtype=torch.long)

@@ -76,6 +76,11 @@ INPUTS = r"""
     layer_states (`torch.Tensor` of shape `(batch_size, sequence_length, layers, hidden_size)`, *optional*):
         The frozen biLM's layers for each word, computed earlier; the biLM is then not run.
 """
+OF_TAGGER = r"""
+    cut (`torch.BoolTensor` of shape `(batch_size, 2)`, *optional*):
+        Whether the sentence begins before the row, and whether it ends behind it. An entity may then, too, so the CRF
+        decodes any tag there.
+"""
 
 
 @auto_docstring(
@@ -114,7 +119,7 @@ class ElmoForTokenClassification(ElmoTaskModel):
         return names
 
     @can_return_tuple
-    @auto_docstring(custom_args=INPUTS)
+    @auto_docstring(custom_args=INPUTS + OF_TAGGER)
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -123,6 +128,7 @@ class ElmoForTokenClassification(ElmoTaskModel):
         vector_ids: torch.Tensor | None = None,
         layer_states: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
+        cut: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | TokenClassifierOutput:
         r"""
@@ -156,7 +162,7 @@ class ElmoForTokenClassification(ElmoTaskModel):
         decodes = self.crf is not None and not self.training
         return TokenClassifierOutput(
             loss=loss,
-            logits=self.crf.max_marginals(emissions, mask) if decodes else emissions,
+            logits=self.crf.max_marginals(emissions, mask, cut) if decodes else emissions,
             hidden_states=hidden_states,
         )
 

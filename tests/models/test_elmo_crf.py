@@ -190,6 +190,26 @@ def test_the_logits_are_the_best_scores_through_each_tag_and_show_the_best_seque
         assert ((found[mask] == 0).sum(-1) == 1).all()  # no tag is as good as the chosen one
 
 
+@pytest.mark.parametrize("scheme", LANGUAGES)
+def test_where_its_sentence_is_cut_a_row_may_begin_and_end_within_an_entity(scheme):
+    names, language = LANGUAGES[scheme]
+    crf, emissions = make_crf(names), 2 * torch.randn(4, 3, len(names))
+    cut, words = torch.tensor([[False, False], [True, False], [False, True], [True, True]]), torch.ones(4, 3).bool()
+    logits = crf.max_marginals(emissions, words, cut)
+    assert torch.equal(logits[0], crf.max_marginals(emissions, words)[0])
+    sequences = all_sequences(len(names), 3)
+    more = [torch.empty(len(sequences), 0, dtype=torch.long), *(torch.full((len(sequences), 1), n) for n in range(6))]
+    more = more[: len(names) + 1]  # no tag, or any tag, of a word beyond the row
+    for found, row, (before, behind) in zip(logits, emissions, cut.tolist(), strict=True):
+        lawful = torch.zeros(len(sequences)).bool()
+        for left, right in itertools.product(more if before else more[:1], more if behind else more[:1]):
+            lawful |= is_lawful(torch.cat([left, sequences, right], 1), names, language)
+        best = sequences[lawful][scores_of(crf, row, sequences[lawful]).argmax()]
+        assert found.argmax(-1).tolist() == best.tolist()
+        possible = [[(sequences[lawful][:, word] == tag).any() for tag in range(len(names))] for word in range(3)]
+        assert torch.equal(found > LOWEST, torch.tensor(possible))
+
+
 def test_the_best_tags_are_one_sequence_where_several_are_equally_good():
     crf = ConditionalRandomField(2)
     with torch.no_grad():

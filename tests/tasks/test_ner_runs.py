@@ -343,6 +343,22 @@ def test_the_crf_of_another_taggers_tags_starts_anew_too(tmp_path, conll):
     assert not any(second[name].any() for name in ("crf.transitions", "crf.start", "crf.end"))
 
 
+@pytest.mark.parametrize("scheme", ["iob2", pytest.param("bioes", marks=pytest.mark.slow)])
+def test_an_entity_that_begins_in_one_row_and_ends_in_the_next_is_found_by_a_crf(tmp_path, scheme):
+    """The long sentences are read in rows of 16 words, the first of which ends between film and plot."""
+    tags = {"film": "B-WORK", "plot": "I-WORK", "cast": "B-PER"}
+    texts = ["is " * 15 + "film plot is", "the film plot is good", "cast is bad"] * 8
+    rows = [(text.split(), [tags.get(word, "O") for word in text.split()]) for text in texts]
+    files = [write_json(tmp_path / f"{name}.json", some) for name, some in (("train", rows), ("long", rows[:1]))]
+    flags = ["--model_name_or_path", write_elmo(tmp_path / "elmo"), "--train_file", files[0], "--tag_scheme", scheme]
+    flags += ["--config_overrides", "task_dropout=0,mix_dropout=0", "--learning_rate", "0.02", *AT_THE_END]
+    flags += ["--max_seq_length", "16", "--num_train_epochs", "25", "--output_dir", str(tmp_path / "out"), *ALL]
+    results = run_ner.main([*flags, "--validation_file", files[1], "--test_file", files[1]])
+    assert results["eval_f1"] == results["test_f1"] == 1 and results["eval_loss"] < 1
+    (lines,) = read_columns(tmp_path / "out" / "predictions.conll")
+    assert [line[2] for line in lines] == rows[0][1]
+
+
 def test_a_cache_of_states_leaves_the_order_of_sentences_with_context_that_are_grouped_by_length(tmp_path, bert):
     for name in ("train.txt", "valid.txt"):
         write_conll(tmp_path / "conll" / name, range(40), document=7)

@@ -113,19 +113,25 @@ def make_features(
 
     The column `example` has the number of each row's example: a sentence that is too long for a row has several rows.
     `names` are the model's tags, of `scheme`. With `document_context`, each sentence is read together with the
-    sentences around it in its document; a model whose forward takes a `sentence_mask` is told where the sentence is.
+    sentences around it in its document; a model whose forward takes a `sentence_mask` is told where the sentence is,
+    and one that takes `cut`, where a sentence has several rows, whether more of it is before a row, and after it.
     Raises ValueError when no word of the training data has a token, and as `place_windows` does.
     """
     room = length - tokenizer.num_special_tokens_to_add()
-    masked = document_context and "sentence_mask" in inspect.signature(model.forward).parameters
+    inputs = inspect.signature(model.forward).parameters
+    masked = document_context and "sentence_mask" in inputs
     features = DatasetDict()
     for split, examples in data.items():
         words, tokens = count_tokens(examples["words"], tokenizer)
         report_known_words(split, [words], tokenizer)
         columns: dict[str, list] = defaultdict(list)
-        for rows in in_pieces(place_windows(examples, tokens, room, limits[split], document_context), ROWS):
+        windows = place_windows(examples, tokens, room, limits[split], document_context)
+        for rows in in_pieces(windows, ROWS):
             for name, values in featurize(rows, words, tokenizer, masked, length).items():
                 columns[name] += values
+        if "cut" in inputs and any(row.part != row.sentence for row in windows):
+            ends = [(row.window, row.sentence) for row in windows]
+            columns["cut"] = [[window[0] > whole[0], window[1] < whole[1]] for window, whole in ends]
         if "tags" in examples.column_names:
             columns["labels"] = labels_of(columns, examples, names, scheme)
         features[split] = Dataset.from_dict(columns)
@@ -298,13 +304,15 @@ def labels_of(features: Mapping[str, Sequence], examples: Dataset, names: list[s
 def collate(examples: list[dict], tokenizer: PreTrainedTokenizerBase, **padding: object) -> dict[str, torch.Tensor]:
     """A batch for the model: the tokenizer pads its inputs; `labels` and `sentence_mask` are padded to match them."""
     blanks = {"labels": IGNORED, "sentence_mask": 0}
-    others = ("example", "word", *blanks)
+    others = ("example", "word", "cut", *blanks)
     inputs = [{name: example[name] for name in example if name not in others} for example in examples]
     batch = tokenizer.pad(inputs, return_tensors="pt", **padding)
     tokens = batch["attention_mask"].bool()  # (B, T)
     for name in blanks.keys() & examples[0].keys():
         batch[name] = torch.full(tokens.shape, blanks[name])
         batch[name][tokens] = torch.tensor(list(chain.from_iterable(example[name] for example in examples)))
+    if "cut" in examples[0]:
+        batch["cut"] = torch.tensor([example["cut"] for example in examples])
     return dict(batch)
 
 
