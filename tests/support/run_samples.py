@@ -66,7 +66,8 @@ def elmo(folder: Path, script: str) -> list[str]:
 def make_run(folder: Path, name: str) -> tuple[Callable[[list[str]], object], list[str]]:
     """(main, flags without those of batch, length and output), as in "bert glue", "elmo ner", "masked_lm"."""
     # Where a gradient is nothing but rounding, Adam's small epsilon would make it a whole step.
-    common = ["--do_train", "--adam_epsilon", "0.001", "--lr_scheduler_type", "constant", "--save_strategy", "steps"]
+    common = ["--do_train", "--lr_scheduler_type", "constant", "--save_strategy", "steps"]
+    common += [] if name == "bilm" else ["--adam_epsilon", "0.001"]  # which learns by Adagrad
     if name in OBJECTIVES:
         config = dict.fromkeys(OBJECTIVES[name], 0)
         common += ["--report_to", "none"]  # drawing takes longer than the run
