@@ -282,18 +282,18 @@ def tuned_threshold(scores: Mapping[str, float]) -> float | None:
 
 def describe_data(args: SquadArguments) -> Description:
     """What the model card says the model was trained on, and the scores were measured on."""
-    squad, own = f"rajpurkar/squad{'_v2' * args.version_2_with_negative}", Description.dataset_name
+    squad, of_user = f"rajpurkar/squad{'_v2' * args.version_2_with_negative}", Description.dataset_name
     published = squad if args.data_dir is not None else public_arguments(args)["dataset_name"]
-    names = {split: published if file is None else own for split, file in args.files.items()}
-    scored = names.get("validation", names.get("train", own))
-    learned = names.get("train", scored)
+    names = {split: published if file is None else of_user for split, file in args.files.items()}
+    evaluated_on = names.get("validation", names.get("train", of_user))
+    trained_on = names.get("train", evaluated_on)
+    about = {} if evaluated_on == of_user else {"dataset_type": evaluated_on, "dataset_split": "validation"}
     return Description(
         "question-answering",
-        dataset_type=Description.dataset_type if scored == own else scored,
-        dataset_name=scored,
-        dataset_split=None if scored == own else "validation",
-        language="en" if learned == squad else None,
-        trained_on=None if learned == scored else learned,
+        dataset_name=evaluated_on,
+        language="en" if trained_on == squad else None,
+        trained_on=None if trained_on == evaluated_on else trained_on,
+        **about,
     )
 
 

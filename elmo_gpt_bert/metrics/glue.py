@@ -9,6 +9,9 @@ Two more are for texts of other sources. classes, one for each text: accuracy, a
 classes that are predicted or present. multi_label, any number of classes for each text: f1_micro, of all decisions
 together, f1_macro, the mean of the F1 of all classes, and accuracy, the share of texts whose classes are all right.
 
+Predictions and references are numbers of classes, for STS-B real numbers, and for multi_label lists with 0 or 1 for
+each class.
+
 The last two are for data with parts, "" for none. Each has accuracy over all examples, and scores of each part that
 has some. choices: accuracy_PART, for parts such as RACE's middle and high (Lai et al. 2017, arXiv 1704.04683, section
 3). hans: a part has the examples made for one heuristic (lexical_overlap, subsequence, constituent), and class 0 is

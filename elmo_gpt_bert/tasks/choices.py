@@ -188,7 +188,8 @@ def read_files(files: Mapping[str, str | None], held_out: float | None = None) -
 
 def _context(row: dict) -> object:
     """The first text of a row of the user's own file, which its questions share."""
-    return next((row[name] for name in (*(each.context[0] for each in PUBLISHED), "context") if name in row), None)
+    published = next((each for each in PUBLISHED if row.keys() >= {*each.of_texts}), None)
+    return row.get("context") if published is None else row[published.context[0]]
 
 
 def _read_file(path: Path) -> Iterator[tuple[str, dict]]:

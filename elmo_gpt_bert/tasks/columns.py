@@ -60,7 +60,7 @@ def read_columns(
             continue
         if not width:
             width = len(row)
-            if width == 1 and row[0].startswith('{"'):
+            if row[0].startswith('{"') and row[-1].endswith("}"):
                 raise InputError(
                     f"{path}:{line}: a JSON object, where lines have columns: let the file's name end in .jsonl"
                 )

@@ -35,7 +35,7 @@ DEFAULT_TEXT_COLUMNS = (PAIR, ("sentence",), ("text",))
 ADDED_COLUMNS = ("prediction", "score")  # of predictions.csv
 MULTI_LABEL = "multi_label_classification"  # as transformers calls it
 JSON_LIST = '["a", "b"] or [1.0, 0.0], with double quotes and commas'  # a remedy
-LIST = re.compile(r"\[.*['\",].*\]|\[[\d.\s]*\]", re.DOTALL)  # of labels, also as Python and NumPy write it
+LIST = re.compile(r"\[\s*(['\"\d].*)?\]", re.DOTALL)  # of labels, also as Python and NumPy write it
 INTEGER = re.compile("0|-?[1-9][0-9]*")  # as Python writes it
 
 
@@ -105,24 +105,18 @@ def _is_multi_label(
     problem_type: str | None,
     config: PreTrainedConfig,
 ) -> bool:
-    """Whether a text has any number of labels.
-
-    Raises ValueError for a list of them where `problem_type` says one, and for no list where it says any number.
-    """
-    labels = [(split, number, row["label"]) for split, part in parts.items() for number, row in part if "label" in row]
-    for split, number, label in labels:
-        where = f"{files[split]}, example {number}"
-        if isinstance(label, list) and problem_type not in (None, MULTI_LABEL):
-            raise InputError(
-                f"{where}: a list of labels, which {MULTI_LABEL} has, and --problem_type is {problem_type}"
-            )
-        if not isinstance(label, list) and problem_type == MULTI_LABEL:
-            raise InputError(
-                f"{where}: the label {shown(label)} is no list, which --problem_type {MULTI_LABEL} needs: write "
-                f"{JSON_LIST}"
-            )
-    if any(isinstance(label, list) for *_, label in labels):
+    """Whether a text has any number of labels. Raises ValueError for a list of them where `problem_type` says one."""
+    if problem_type == MULTI_LABEL:
         return True
+    for split, part in parts.items():
+        number = next((number for number, row in part if isinstance(row.get("label"), list)), None)
+        if number is not None and problem_type is not None:
+            raise InputError(
+                f"{files[split]}, example {number}: a list of labels, which {MULTI_LABEL} has, and --problem_type is "
+                f"{problem_type}"
+            )
+        if number is not None:
+            return True
     return "train" not in parts and config.problem_type == MULTI_LABEL
 
 
@@ -225,21 +219,22 @@ def _find_labels_of_lists(labels: list[Label], file: str) -> tuple[str, ...]:
 
 
 def _check_spellings(names: Sequence[str], file: str) -> None:
-    """Raises ValueError where two names of classes differ in nothing but their Unicode forms."""
+    """Raises ValueError where two names of classes are the same characters in two Unicode forms."""
     first: dict[str, str] = {}
     for name in names:
-        other = first.setdefault(normalize("NFKC", name), name)
+        other = first.setdefault(normalize("NFC", name), name)
         if other != name:
             raise InputError(
-                f"{file}: the classes {ascii(other)} and {ascii(name)} look alike and have other characters: convert "
-                "the file to one Unicode form, such as NFC, or give both in --label_names"
+                f"{file}: the classes {ascii(other)} and {ascii(name)} are one name in two Unicode forms: convert the "
+                "file to one form, such as NFC"
             )
 
 
 def _check_whole_numbers(labels: list[Label], task: GlueTask, file: str) -> None:
     """Raises ValueError where [0, 1] and [1, 0] are the only lists, which may be meant as flags of two classes."""
-    lists = {frozenset(_names(label)) for label in labels if label}
-    if task.multi_label and len(task.labels) == 2 and lists == {frozenset("01")}:
+    if not task.multi_label or len(task.labels) != 2 or {*task.labels} == {"0", "1"}:
+        return
+    if {frozenset(_names(label)) for label in labels if label} == {frozenset(("0", "1"))}:
         raise InputError(
             f"{file}: every list holds 0 and 1, which as numbers of classes are both of {listed(task.labels)}: write "
             "0.0 and 1.0 for flags of classes, or the names of a text's classes"

@@ -48,6 +48,7 @@ from elmo_gpt_bert.training.task import Task
 
 
 WEIGHTS, OPTIMIZER, PLAN = "model.safetensors", "optimizer.safetensors", "plan.safetensors"
+REMEDY = "so remove it, and --resume uses the one before"  # of a damaged checkpoint
 BATCH_SIZE = "per_device_train_batch_size"
 
 
@@ -194,9 +195,9 @@ class Checkpoints:
             remove_folder(self.path(update))
 
     def _read(self, update: int) -> tuple[Progress, dict[str, Any], dict[str, Any]]:
-        """(progress, identity, circumstances). Raises ValueError if one of them is missing."""
+        """(progress, identity, circumstances). Raises ValueError if one of them is missing, and OSError if all are."""
         path = self.path(update) / "progress.json"
-        with as_user_errors(f"{path} is damaged: ", TypeError, KeyError):
+        with as_user_errors(f"{path} is damaged, {REMEDY}: ", TypeError, KeyError):
             values = read_json_object(path)
             identity, circumstances = dict(values.pop("identity")), dict(values.pop("circumstances"))
             return Progress.from_dict(values), identity, circumstances
@@ -252,11 +253,11 @@ class Checkpoints:
     def load(self, update: int) -> None:
         """Loads the weights and the state of the checkpoint after `update`. Every process must call it.
 
-        Raises OSError if it is damaged.
+        Raises OSError if it is damaged, and ValueError if its checksums do not show it.
         """
         on_main(partial(self._check, update))
         folder = self.path(update)
-        with as_user_errors(f"{folder}: ", SafetensorError):
+        with as_user_errors(f"{folder} is damaged, {REMEDY}: ", SafetensorError):
             load_weights(self.model, load_file(folder / WEIGHTS))
             load_state(self.optimizer, self.names, load_file(folder / OPTIMIZER))
             self.plan.load_state(load_file(folder / PLAN) if (folder / PLAN).is_file() else {})

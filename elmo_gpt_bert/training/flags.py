@@ -89,13 +89,16 @@ def find_config(path: str) -> str:
 
 def updates_or_share(text: str) -> int | float:
     """A number of updates or, as in transformers, their share of all updates."""
-    return float(text) if SHARE.fullmatch(text) and float(text) else int(text)
+    try:
+        return float(text) if SHARE.fullmatch(text) and float(text) else int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text} is neither a number of updates nor a share, as 0.1 is") from error
 
 
 # Flags whose values the type of their field does not say.
 TYPES = {
     "model_name_or_path": find_config,  # it may be a configuration JSON of this project
-    "optim": lambda text: re.sub("adamw_torch.*", "adamw", text),  # as transformers calls it
+    "optim": lambda text: "adamw" if text in ("adamw_torch", "adamw_torch_fused") else text,  # in transformers
     "task_name": lambda text: re.sub("[-_ ]", "", text.lower()),  # MRPC, SST-2 and STS-B are mrpc, sst2 and stsb
     "warmup_steps": updates_or_share,
 }

@@ -146,18 +146,18 @@ def trackers_of(args: RunArguments) -> list[str | GeneralTracker]:
     return [own[name]() if name in own else name for name in names]
 
 
-def start_trackers(args: RunArguments, accelerator: Accelerator, update: int) -> None:
+def start_trackers(args: RunArguments, accelerator: Accelerator, update: int | None = None) -> None:
     """Starts the trackers of --report_to. TensorBoard writes to OUTPUT_DIR/runs; others name the run after OUTPUT_DIR.
 
     The curves of an earlier run go, unless this one may go on from it: the tracker would show them as its own. Then
-    the log keeps its lines up to the `update` from which the run goes on.
+    the log keeps its lines up to the `update` from which the run goes on; None: it does not train.
     Raises RuntimeError if a tracker cannot start, for example without a login or network.
     """
     names = {"wandb": {"name": args.output_dir, "dir": args.output_dir}, "trackio": {"name": args.output_dir}}
     config = {name: str(value) for name, value in public_arguments(args).items()}  # TensorBoard does not accept None
     if accelerator.is_main_process and not args.resume:
         remove_curves(Path(args.output_dir))
-    if args.resume:
+    if args.resume and update is not None:
         on_main(partial(cut_log, Path(args.output_dir), update))
     try:
         accelerator.init_trackers("elmo-gpt-bert", config, init_kwargs=names)

@@ -471,4 +471,4 @@ class _Training:
 def epoch_number(plan: Plan, update: int) -> int:
     """The epoch that ends with the update, which may begin the next one, or the epoch in which the update is."""
     epochs = round(plan.epochs(update), 6)
-    return math.floor(epochs) if plan.ends_epoch(update) else math.ceil(epochs)
+    return math.floor(epochs) if plan.ends_epoch(update) else max(1, math.ceil(epochs))

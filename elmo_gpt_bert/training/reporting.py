@@ -8,7 +8,6 @@ its folder names it. Otherwise the card names no licence.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import glob
 import html
@@ -76,6 +75,7 @@ HEADS = {
 LICENSES = {"google-bert/": "apache-2.0", "openai-community/openai-gpt": "mit"}  # prefixes of Hub ids
 PROJECT_LICENSE = "apache-2.0"
 SEED_SHOWN = "\nThis is seed "  # begins the part of a card that tells of all seeds
+OUTPUT_FLAGS = ("do_predict", "save_outputs", "test_file", "max_predict_samples")  # of files that a later run keeps
 UNSHARED = {"resume", "overwrite_output_dir", "push_to_hub", "hub_model_id", "hub_private_repo", "report_to"}
 
 
@@ -106,12 +106,12 @@ def write_results(
             else:
                 write_text(output / "README.md", str(card))
         saving = results.get("save_runtime", 0.0) + time.perf_counter() - started
-        written = {name: True for name in ("do_predict", "save_outputs") if former.get("args", {}).get(name)}
+        kept = {name: value for name, value in former.get("args", {}).items() if name in OUTPUT_FLAGS and value}
         record = {
             **results,
             "save_runtime": saving,
             "seed": args.seed,
-            "args": public_arguments(args) | written,
+            "args": public_arguments(args) | ({} if args.do_predict else kept),
             "identity": identity,
             "versions": former.get("versions", versions()),
             "hardware": former.get("hardware", hardware(accelerator)),
@@ -373,11 +373,22 @@ def origin(args: RunArguments) -> ModelCardData:
     if name.endswith(".json"):
         return ModelCardData(license=PROJECT_LICENSE)
     if Path(name).exists():
-        with contextlib.suppress(OSError, ValueError, yaml.YAMLError):  # there is no card, or it cannot be read
-            return ModelCard.load(Path(name, "README.md")).data
-        return ModelCardData()
+        return _card_of(Path(name))
     licences = [licence for prefix, licence in LICENSES.items() if name.startswith(prefix)]
     return ModelCardData(license=licences[0] if licences else None, base_model=name)
+
+
+def _card_of(folder: Path) -> ModelCardData:
+    """The metadata of the card in a model folder; empty if there is no card or it cannot be read.
+
+    A checkpoint has the card of its run.
+    """
+    if output_folder.CHECKPOINT.fullmatch(folder.resolve().name) and not (folder / "README.md").exists():
+        folder = folder.resolve().parent
+    try:
+        return ModelCard.load(folder / "README.md").data
+    except (OSError, ValueError, yaml.YAMLError):
+        return ModelCardData()
 
 
 # Text

@@ -35,7 +35,7 @@ from elmo_gpt_bert.training.launching import (
     make_accelerator,
     remove_earlier_results,
 )
-from elmo_gpt_bert.training.log import finish_trackers
+from elmo_gpt_bert.training.log import finish_trackers, start_trackers
 from elmo_gpt_bert.training.loop import Trained, train
 from elmo_gpt_bert.training.optimization import load_weights
 from elmo_gpt_bert.training.processes import join_processes, on_main
@@ -93,13 +93,13 @@ def repeat(run: Run, args: RunArguments) -> dict[str, float]:
         names = ", ".join(map(str, members(args.ensemble, args.output_dir)))
         PartialState().print(f"ensemble: the mean of {names}")
     output = Path(args.output_dir)
+    several = args.seeds > 1 or args.max_restarts > 0
     with worker_errors(), lock_output_folder(args):
+        on_main(partial(_check_folder, output, args, several))
         args = keep_global_batch(choose_precision(args))
         if args.push_to_hub:  # a missing token is an error before the work
             repository = on_main(lambda: create_repository(hub_model_id(args), args.hub_private_repo))
             args = dataclasses.replace(args, hub_model_id=repository)
-        several = args.seeds > 1 or args.max_restarts > 0
-        on_main(partial(_check_folder, output, args, several))
         results = run_seeds(run, args) if several else run(args)
         forget_global_batch(args)
         if args.push_to_hub and PartialState().is_main_process:
@@ -184,6 +184,7 @@ def _trained_before(
     if record is None:
         return None
     accelerator.print(f"{output} holds the model of this run, which has finished: it is not trained again")
+    start_trackers(args, accelerator)  # to draw again what could not be drawn
     load_weights(model, load_file(output / WEIGHTS))
     results, seconds, samples = read_results(record)
     identity.update({name: record["identity"][name] for name in PREDICTIONS & record["identity"].keys()})
@@ -271,13 +272,16 @@ def _check_folder(output: Path, args: RunArguments, several: bool) -> None:
     That is a run that trained, for one that only evaluates; with --resume, the best of several seeds, for one run or
     without the folders of the seeds; and one run, for several seeds.
     """
+    if args.do_train and not args.resume:
+        return  # it begins anew
     record = read_record(output)
-    if not args.do_train and record.get("args", {}).get("do_train"):
+    has_trained = record.get("args", {}).get("do_train")
+    if has_trained and not args.do_train:
         raise InputError(f"{output} holds the scores of a model that was trained there: choose another --output_dir")
     if not args.resume:
         return
-    is_single = ("runs" not in record and record) or output_folder.matching_folders(output, output_folder.CHECKPOINT)
-    if several and is_single:
+    is_single = has_trained and "runs" not in record
+    if several and (is_single or output_folder.matching_folders(output, output_folder.CHECKPOINT)):
         raise InputError(
             f"{output} holds a run of one seed: --resume it without --seeds and --max_restarts, or choose another "
             "--output_dir"

@@ -114,7 +114,7 @@ class ConditionalRandomField(nn.Module):
         The logit of a tag is the score of the best sequence with this tag at this word, minus the score of the best
         sequence of all. It is 0 for the tags of the best sequence and below 0 for all others. So the greatest logit of
         a word is at its tag in the best sequence, which is Viterbi's. It is LOWEST for tags that no valid sequence has
-        at this word. Where a row is `cut` from its sentence, at its start or at its end, any tag is valid.
+        at this word. Where a row is `cut` from its sentence, any tag may be its first, or its last one.
         """
         paths = self.scores().unsqueeze(-1)
         if self.forbidden is not None:

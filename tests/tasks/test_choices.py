@@ -229,6 +229,15 @@ def test_a_broken_file_of_ones_own_is_one_clear_error(tmp_path, name, content, m
     assert message in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 999
 
 
+@pytest.mark.parametrize("other", ["article", "sent1", "InputSentence1"])
+def test_questions_about_one_context_stay_together_whatever_else_a_row_holds(tmp_path, other):
+    rows = [{"context": str(n // 2), "choices": choices(0, 2), "label": 0, other: str(n % 3)} for n in range(40)]
+    (tmp_path / "a.json").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    data = read_files(dict.fromkeys(("train", "validation"), str(tmp_path / "a.json")), held_out=50.0)
+    parts = [{*map(str, data[split]["context"])} for split in ("train", "validation")]
+    assert all(parts) and not parts[0] & parts[1] and data["train"].num_rows == 2 * len(parts[0])
+
+
 def test_columns_that_are_wrong_are_named_with_their_row_where_a_part_is_held_out_too(tmp_path):
     (tmp_path / "a.csv").write_text("text,choice0,choice1,label\n" + "a,b,c,0\n" * 9, encoding="utf-8")
     with pytest.raises(ValueError, match="a.csv:2: the columns are text, choice0, choice1, label, but should be"):

@@ -248,15 +248,11 @@ def test_flags_for_another_number_of_classes_are_refused(tmp_path, flags):
         run_glue.main([*flags, "--train_file", train, "--validation_file", validation, "--do_train", "--do_eval"])
 
 
-def test_the_problem_type_is_refused_where_the_labels_are_lists_or_are_not(tmp_path, flags):
-    for labels, number in ((["angry", "short"], 1), (['"[""angry"", ""short""]"', '"angry, short"'], 2)):
-        words = [*flags, "--train_file", write_csv(tmp_path / "a.csv", labels), "--do_train"]
-        with pytest.raises(ValueError, match=f"a.csv, example {number}: the label '.*' is no list, which .* needs:"):
-            run_glue.main([*words, "--problem_type", "multi_label_classification"])
-    lists = [*flags, "--train_file", write_json(tmp_path / "a.json", SETS), "--do_train"]
-    run_glue.main([*lists, "--problem_type", "multi_label_classification"])
+def test_the_problem_type_decides_for_names_and_against_lists(tmp_path, flags):
+    words = [*flags, "--train_file", write_csv(tmp_path / "a.csv", ["angry", "short"] * 2), "--do_train"]
+    run_glue.main([*words, "--problem_type", "multi_label_classification"])
     assert AutoConfig.from_pretrained(tmp_path / "out").problem_type == "multi_label_classification"
-    lists.append("--overwrite_output_dir")
+    lists = [*flags, "--train_file", write_json(tmp_path / "a.json", SETS), "--do_train", "--overwrite_output_dir"]
     for kind in ("regression", "single_label_classification"):
         with pytest.raises(ValueError, match=f"a.json, example 1: a list of labels, .* --problem_type is {kind}"):
             run_glue.main([*lists, "--problem_type", kind])
@@ -323,7 +319,8 @@ def test_a_metric_that_has_no_number_is_left_out_of_the_results(tmp_path, flags,
 def test_a_metric_that_has_no_number_yet_may_choose_the_best_model(tmp_path, flags, metric):
     file = write_csv(tmp_path / "a.csv", ["ok", "bad", "so so", "ok"])
     words = [*flags, "--train_file", file, "--validation_file", file, "--do_train", "--do_eval"]
-    words += ["--metric_name", metric("float('nan') if wrong else 1.0"), "--metric_for_best_model"]
+    words += ["--metric_name", metric("float('nan') if wrong else 1.0"), "--load_best_model_at_end"]
+    words += ["--metric_for_best_model"]
     results = run_glue.main([*words, "wrong", "--load_best_model_at_end", "--eval_steps", "1"])
     assert results["best_update"] == 1 and "eval_wrong" not in results
     with pytest.raises(ValueError, match="--metric_for_best_model right is none of accuracy, f1_macro, wrong, loss"):

@@ -338,8 +338,10 @@ def test_files_that_cannot_be_read_are_one_error(write, tmp_path):
         read(write("EU,B-ORG\n", "a.csv"))
     with pytest.raises(ValueError, match="a.csv.gz: csv has no place for sentences"):
         read(write(gzip.compress(b"EU,B-ORG\n"), "a.csv.gz"), "test")
-    with pytest.raises(ValueError, match="a.txt:1: a JSON object, .* columns: let the file's name end in .jsonl"):
-        read(write('{"words":["EU"],"tags":["B-ORG"]}\n', "a.txt"), "test")
+    for space in ("", " "):
+        content = f'{{"words":{space}["EU"],{space}"tags":{space}["B-ORG"]}}\n'
+        with pytest.raises(ValueError, match="a.txt:1: a JSON object, .* columns: let the file's name end in .jsonl"):
+            read(write(content, "a.txt"), "test")
     assert read(write("{\nEU\n", "b.txt"), "test")["words"][:] == [["{", "EU"]]
     with pytest.raises(ValueError, match="this run needs --validation_file"):
         read_files({"train": write(REUTERS), "validation": None})

@@ -301,10 +301,14 @@ def test_a_damaged_log_is_one_error_before_the_training(tmp_path):
 def test_curves_that_cannot_be_drawn_cost_no_model(tmp_path, monkeypatch):
     argv = [*flags(tmp_path, "causal_lm"), "--max_steps", "1", "--do_eval", "false"]
     argv += ["--output_dir", str(tmp_path / "out")]
+    drawn = []
     monkeypatch.setattr(log, "draw_curves", lambda records, path: path.joinpath("x").touch())
     with pytest.raises(OSError):
         run_pretraining.main(argv)
     assert (tmp_path / "out" / "model.safetensors").is_file() and (tmp_path / "out" / "metrics.json").is_file()
+    monkeypatch.setattr(log, "draw_curves", lambda records, path: drawn.extend(records))
+    run_pretraining.main([*argv, "--resume"])
+    assert [record["update"] for record in drawn] == [1]
 
 
 # Held-out text

@@ -72,13 +72,13 @@ def test_one_class_on_both_sides_gives_numbers():
     assert score("qqp", [0, 0], [0, 0]) == {"accuracy": 1.0, "f1": 0.0}
 
 
-@pytest.mark.filterwarnings("error")
 def test_a_single_class_is_counted_where_it_is_predicted_or_present():
     """Not where it is absent, too, as for a question of yes and no."""
     scores = score("multi_label", [[1], [0], [0], [1], [0]], [[1], [1], [0], [0], [0]])
     assert scores == pytest.approx({"f1_micro": 1 / 2, "f1_macro": 1 / 2, "accuracy": 3 / 5})
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("predictions", [[2.5, 2.5, 2.5], [0.0, 0.0, 0.0]])
 def test_a_constant_prediction_correlates_with_nothing(predictions):
     assert score("stsb", predictions, [1.0, 2.0, 4.5]) == {"pearson": 0.0, "spearmanr": 0.0}

@@ -242,6 +242,8 @@ def test_their_flags_are_ours_under_other_names_and_leave_no_trace(tmp_path, the
             "--report_to all wandb",
             "--report_to must be none, all or some of tensorboard, wandb, trackio, curves, not all,wandb",
         ),
+        ("--optim adamw_torch_4bit", "invalid choice: 'adamw_torch_4bit'"),
+        ("--warmup_steps ten", "argument --warmup_steps: ten is neither a number of updates nor a share, as 0.1 is"),
         ("--eval_steps 0.1", "argument --eval_steps: invalid int value: '0.1'"),
         ("--fp16 2", "argument --fp16: invalid choice: '2' (choose from "),
         (

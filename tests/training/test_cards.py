@@ -119,6 +119,13 @@ def test_a_card_names_language_licence_and_the_checkpoint_it_began_as(run, tmp_p
     assert not {"license", "base_model"} & head(str(folder)).keys()
 
 
+def test_a_checkpoint_has_the_licence_of_its_run(run, tmp_path):
+    (tmp_path / "run" / "checkpoint-3").mkdir(parents=True)
+    (tmp_path / "run" / "README.md").write_text("---\nlicense: mit\nbase_model: openai-community/openai-gpt\n---\n")
+    base = reporting.origin(run(model_name_or_path=str(tmp_path / "run" / "checkpoint-3")))
+    assert (base.license, base.base_model) == ("mit", "openai-community/openai-gpt")
+
+
 def test_a_card_names_the_class_that_is_saved_where_fsdp_gave_the_model_another(run):
     _, _, model, _ = prepare(run())
     data = Description("text-classification")

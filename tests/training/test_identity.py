@@ -99,7 +99,7 @@ def test_a_finished_model_is_not_written_again(flags, tmp_path):
 
 
 def test_the_record_of_a_finished_run_stays_that_of_its_training(flags, tmp_path, monkeypatch):
-    first = run_glue.main([*flags, "--do_predict"])
+    first = run_glue.main([*flags, "--do_predict", "--max_predict_samples", "3"])
     before = json.loads((tmp_path / "out" / "metrics.json").read_text())
     monkeypatch.setattr(reporting, "hardware", lambda _: {"device": "another"})
     monkeypatch.setattr(reporting, "versions", lambda: {"torch": "another"})
@@ -108,7 +108,7 @@ def test_the_record_of_a_finished_run_stays_that_of_its_training(flags, tmp_path
     changed = {"save_runtime", "start_runtime", "load_runtime", "tokenize_runtime", "eval_runtime", "args"}
     assert {name for name in before if before[name] != after.get(name)} <= changed
     assert {name for name in before["args"] if before["args"][name] != after["args"][name]} == {"resume"}
-    assert again["predict_samples"] == first["predict_samples"] > 0
+    assert again["predict_samples"] == first["predict_samples"] == 3
 
 
 @pytest.mark.parametrize("how", ["--resume", "--overwrite_output_dir"])
@@ -119,6 +119,13 @@ def test_scores_of_another_model_are_not_put_beside_one_that_was_trained(flags, 
     with pytest.raises(ValueError, match="holds the scores of a model that was trained there: choose another --outp"):
         run_glue.main([word for word in other if word not in ("--learning_rate", "0.01")])
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.is_file()} == before
+
+
+def test_a_run_begins_anew_over_a_record_that_is_damaged_or_of_another_program(flags, tmp_path):
+    (tmp_path / "out").mkdir()
+    for content in ('{"seed": 4', '{"eval_accuracy": 0.5}'):
+        (tmp_path / "out" / "metrics.json").write_text(content)
+        assert run_glue.main([*flags, "--overwrite_output_dir"])["train_updates"] == 2
 
 
 @pytest.mark.parametrize("more", [["--seeds", "2"], ["--max_restarts", "1"]])

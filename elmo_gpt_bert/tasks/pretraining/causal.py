@@ -69,7 +69,7 @@ class CausalLM(Objective):
             )
 
     def batch(self, samples: Sequence[int]) -> dict[str, torch.Tensor]:
-        """Of (B, length) each: input_ids, seq_idx, shift_labels and, if the model keeps them apart, position_ids.
+        """Of (B, length) each: input_ids, seq_idx, shift_labels and, if the model keeps documents apart, position_ids.
 
         seq_idx is the number of the token's document in its row, shift_labels the token that follows; -100 for none.
         """

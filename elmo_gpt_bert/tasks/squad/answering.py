@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 from datasets import Dataset
-from numpy.lib.stride_tricks import sliding_window_view
 
 from elmo_gpt_bert.tasks.rows import check_text
 from elmo_gpt_bert.tasks.squad.features import Windows, make_windows
@@ -84,11 +83,17 @@ def _context_only(logits: list[np.ndarray], columns: np.ndarray, tokens: np.ndar
 def _best_pairs(starts: np.ndarray, ends: np.ndarray, n: int, longest: int) -> tuple[np.ndarray, ...]:
     """The row, start and end of the `n` best pairs in each row, in no order. `starts` and `ends` are (W, T) scores."""
     longest = min(longest, ends.shape[1])
+    best_end = ends.copy()  # (W, T) the best score of the ends that are possible for a start at this token
+    length = 1
+    while length < longest:  # the best of twice as many ends, or of as many as there may be
+        step = min(length, longest - length)
+        np.maximum(best_end[:, :-step], best_end[:, step:], out=best_end[:, :-step])
+        length += step
+    chosen = _largest(starts + best_end, n)  # (W, K)
     ends = np.pad(ends, ((0, 0), (0, longest - 1)), constant_values=-np.inf)
-    possible_ends = sliding_window_view(ends, longest, axis=1)  # (W, T, L) the scores of the ends for each start
-    chosen = _largest(starts + possible_ends.max(-1), n)  # (W, K)
+    possible_ends = chosen[:, :, None] + np.arange(longest)  # (W, K, L)
     rows = np.arange(len(starts))[:, None]
-    scores = starts[rows, chosen][:, :, None] + possible_ends[rows, chosen]
+    scores = starts[rows, chosen][:, :, None] + ends[rows[:, :, None], possible_ends]
     scores = scores.reshape(len(scores), -1)  # (W, K * L)
     best = _largest(scores, n)  # (W, n)
     start = np.take_along_axis(chosen, best // longest, 1)
