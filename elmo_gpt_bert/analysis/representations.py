@@ -170,8 +170,6 @@ class ElmoEncoder:
 
     def __post_init__(self) -> None:
         self.layers = ["characters", *(f"LSTM {n}" for n in range(1, self.model.config.num_hidden_layers + 1))]
-        if self.model.config.state == "carry":  # the vectors of a sentence would depend on the one read before it
-            self.model.config.state = "warm"
 
     def read_words(self, sentences: list[Words], layers: Layers = None) -> Iterator[Reading]:
         """Yields the words of each sentence, which are the tokens, with the states (L, W, H)."""

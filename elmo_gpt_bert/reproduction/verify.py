@@ -6,13 +6,14 @@ computed: bilm-tf has a small one beside its tests. Both read the same files, in
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoTokenizer, BertForPreTraining, OpenAIGPTLMHeadModel, PreTrainedModel
 
-from elmo_gpt_bert.training.errors import LaunchError
+from elmo_gpt_bert.training.errors import LaunchError, as_user_errors
 from modeling import ElmoTokenizer, ZooBertForPreTraining, ZooGPTLMHeadModel, elmo_from_released
 
 
@@ -54,13 +55,16 @@ def compare(models: Mapping[str, str], data: Path) -> Iterator[tuple[str, str, f
 
 def compare_with_transformers(name: str, ours: type[PreTrainedModel], theirs: type[PreTrainedModel]) -> float:
     """All scores of a padded batch of sentences, apart from padding."""
-    tokenizer = AutoTokenizer.from_pretrained(name)
+    loading = partial(as_user_errors, f"cannot load {name}: ")  # a folder that is not there, or the Hub out of reach
+    with loading():
+        tokenizer = AutoTokenizer.from_pretrained(name)
     rows = [torch.tensor(tokenizer(sentence)["input_ids"]) for sentence in SENTENCES]
     mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
     inputs = {"input_ids": pad_sequence(rows, batch_first=True), "attention_mask": mask}
     outputs = []
     for model_class in (ours, theirs):
-        model = model_class.from_pretrained(name, dtype=torch.float32).eval()
+        with loading():
+            model = model_class.from_pretrained(name, dtype=torch.float32).eval()
         with torch.no_grad():
             scores = model(**inputs, return_dict=True).to_tuple()
         # (B, T, V) of tokens, and for BERT (B, 2) of the next sentence

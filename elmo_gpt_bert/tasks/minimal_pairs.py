@@ -290,8 +290,6 @@ class BidirectionalScorer(Scorer):
         super().__init__(model, tokenizer)
         with as_user_errors("cannot score sentences: "):
             tokenizer.word_targets([])
-        if self.config.state == "carry":  # the score of a sentence would depend on the one scored before it
-            self.config.state = "warm"
 
     def encode(self, sentences: list[str]) -> list[Row]:
         """The words. Their characters are looked up batch by batch, since they are fifty times as many."""

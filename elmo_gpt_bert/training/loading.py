@@ -189,8 +189,7 @@ def load_model(
     if train and base != name:
         raise InputError(f"{name} is an adapter, which is only evaluated here: train one with peft")
     added = _added_tokens(tokenizer, config, source, train)
-    config = _with_special_tokens(config, tokenizer)
-    config.return_dict = True  # outputs are read by their names, in whatever form the folder's users want them
+    config = _for_runs(_with_special_tokens(config, tokenizer), name)
     options = {"attn_implementation": source.attn_implementation, "trust_remote_code": source.trust_remote_code}
     options["dtype"] = torch.float32  # for the optimizer; the accelerator applies mixed_precision
     _verify(name)
@@ -243,6 +242,15 @@ def _added_tokens(
         f"the tokenizer {source.tokenizer_name or source.model_name_or_path} has {max(beyond) + 1} entries, the model "
         f"{source.model_name_or_path} only {vocab_size}: {remedy}"
     )
+
+
+def _for_runs(config: PreTrainedConfig, name: str) -> PreTrainedConfig:
+    """Changes the settings of the configuration that a run may not leave to the folder's users, and returns it."""
+    config.return_dict = True  # outputs are read by their names
+    if getattr(config, "state", None) == "carry":  # of ELMo: what a text gives would depend on the batches before it
+        config.state = "warm"
+        PartialState().print(f"{name}: each text starts from the stored state (warm), not where the last one ended")
+    return config
 
 
 def _with_special_tokens(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:

@@ -69,6 +69,22 @@ def test_a_run_trains_the_head_on_a_frozen_bilm_and_its_folder_repeats_the_numbe
     assert (again / "predictions.tsv").read_text(encoding="utf-8") == predictions
 
 
+@pytest.mark.parametrize("flags", ["sst2"], indirect=True)
+def test_a_run_of_a_bilm_that_carries_its_state_does_not_depend_on_its_batches(flags, tmp_path, capsys):
+    flags += ["--config_overrides", "state=carry,task_dropout=0,mix_dropout=0"]
+    results = run_glue.main([*flags, "--output_dir", str(tmp_path / "out"), "--per_device_eval_batch_size", "1"])
+    assert "each text starts from the stored state (warm), not where the last one ended" in capsys.readouterr().out
+    others = [flag for flag in flags if flag not in ("--do_eval", "--do_predict")]
+    run_glue.main([*others, "--output_dir", str(tmp_path / "unseen")])
+    names = ("out", "unseen")
+    weights, unseen = (load_file(tmp_path / name / "model.safetensors") for name in names)
+    torch.testing.assert_close(weights, unseen, atol=0, rtol=0)  # an evaluation changes no state
+    out = ["--model_name_or_path", str(tmp_path / "out"), *flags[2:6], "--do_eval", "--max_seq_length", "7"]
+    again = run_glue.main([*out, "--output_dir", str(tmp_path / "again"), "--per_device_eval_batch_size", "64"])
+    assert again["eval_loss"] == pytest.approx(results["eval_loss"], abs=1e-6)
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["state"] == "warm"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", ["stsb"], indirect=True)
 def test_a_killed_run_goes_on_to_the_same_bits(flags, tmp_path, monkeypatch):

@@ -476,14 +476,10 @@ def test_elmos_tagger_runs_with_and_without_the_cache(tmp_path, elmo, conll):
     assert len(list((tmp_path / "cache").rglob("*.safetensors"))) == 3
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [("freeze_bilm=false", "the states of ElmoModel are trained"), ("state=carry", "gives others at a second call")],
-)
-def test_a_bilm_whose_states_change_is_not_cached(tmp_path, elmo, conll, overrides, message):
+def test_a_bilm_whose_states_change_is_not_cached(tmp_path, elmo, conll):
     args = ["--model_name_or_path", elmo, *conll, "--do_train", "--output_dir", str(tmp_path / "out")]
-    with pytest.raises(ValueError, match=message):
-        run_ner.main([*args, "--config_overrides", overrides, "--state_cache", str(tmp_path / "cache")])
+    with pytest.raises(ValueError, match="the states of ElmoModel are trained"):
+        run_ner.main([*args, "--config_overrides", "freeze_bilm=false", "--state_cache", str(tmp_path / "cache")])
 
 
 # What is refused

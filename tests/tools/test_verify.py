@@ -9,7 +9,7 @@ from transformers import BertConfig, BertForPreTraining, BertTokenizer, OpenAIGP
 from elmo_gpt_bert.reproduction import __main__ as reproduce
 from elmo_gpt_bert.reproduction import verify
 from elmo_gpt_bert.reproduction.verify import RELEASE, check
-from elmo_gpt_bert.training.errors import LaunchError
+from elmo_gpt_bert.training.errors import LaunchError, UserError
 from tests.support.glue_sample import VOCABULARY, write_vocabulary
 from tests.support.gpt_sample import write_gpt_model
 
@@ -67,6 +67,12 @@ def test_the_released_elmo_has_its_authors_vectors(models, data, tmp_path, capsy
     check(models, tmp_path)
     shown = capsys.readouterr().out.splitlines()[-1]
     assert "and its authors' vectors differ by" in shown and shown.endswith(": equal")
+
+
+def test_weights_that_are_not_there_are_one_line(models, tmp_path):
+    with pytest.raises(UserError, match=f"^cannot load {tmp_path}/nowhere: ") as error:
+        check(models | {"bert-base": f"{tmp_path}/nowhere"}, tmp_path)
+    assert "\n" not in str(error.value)
 
 
 def test_nothing_is_trained_before_the_weights_were_compared(models, tmp_path, monkeypatch):

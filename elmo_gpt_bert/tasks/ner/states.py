@@ -93,8 +93,7 @@ def _check_frozen(base: PreTrainedModel, batch: dict[str, torch.Tensor], acceler
     if not torch.allclose(first, again, atol=1e-5):
         raise InputError(
             f"--state_cache needs states that depend only on their example, and {type(base).__name__} gives others at "
-            "a second call: leave out the cache, or start each sentence from the same LSTM state (ELMo: the state "
-            "zero or warm)"
+            "a second call: leave out the cache"
         )
 
 
