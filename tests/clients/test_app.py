@@ -89,7 +89,6 @@ def url(folder) -> Iterator[str]:
     page = app.start(app.parse([*models, "--index_file", f"{folder}/index.txt"]))
     yield page.local_url
     page.close()
-    del os.environ["GRADIO_TEMP_DIR"]
 
 
 @pytest.fixture
