@@ -139,5 +139,5 @@ $(VENV)/installed-docs: $(VENV)/installed
 $(XLA_VENV)/installed-xla: $(REQUIREMENTS)
 	$(PYTHON) -m venv --clear $(XLA_VENV)
 	sed '/^torch==/d' constraints.txt > $(XLA_VENV)/constraints.txt
-	$(XLA_VENV)/bin/python -m pip install --quiet --constraint $(XLA_VENV)/constraints.txt --editable . $(XLA) pytest pytest-timeout
+	$(XLA_VENV)/bin/python -m pip install --quiet --constraint $(XLA_VENV)/constraints.txt --editable . $(XLA) peft pytest pytest-timeout pytest-xdist
 	touch $@

@@ -257,7 +257,7 @@ def run_padded(rnn: nn.RNNBase, states: torch.Tensor, mask: torch.Tensor, layer:
     outputs = []
     for order, direction in zip((forward, backward), (f"l{layer}", f"l{layer}_reverse"), strict=True):
         input_weight, recurrent_weight, input_bias, recurrent_bias = rnn_weights(rnn, direction)
-        is_gru = isinstance(rnn, nn.GRU)
+        is_gru = rnn.mode == "GRU"  # torch_xla puts another class in the place of nn.GRU
         bias = input_bias if is_gru else input_bias + recurrent_bias
         inputs = states.gather(1, order.unsqueeze(-1).expand_as(states))
         gates = nn.functional.linear(inputs, input_weight, bias).transpose(0, 1)  # (T, B, gates * R)

@@ -10,10 +10,11 @@ from tests.support.ner_sample import write_elmo
 from tests.tasks.test_run_swag import write_elmo as write_esim
 
 
+OF_ALL = ["--do_train", "--do_eval", "--pad_to_max_length", "--learning_rate", "0.01", "--max_steps", "4"]
+OF_ALL += ["--per_device_train_batch_size", "4", "--save_strategy", "no", "--logging_steps", "1"]
+OF_ALL += ["--report_to", "curves", "--eval_strategy", "no"]
 # Where a gradient is nothing but rounding, Adam's small epsilon would make it a whole step.
-COMMON = ["--do_train", "--do_eval", "--pad_to_max_length", "--learning_rate", "0.01", "--adam_epsilon", "0.001"]
-COMMON += ["--per_device_train_batch_size", "4", "--per_device_eval_batch_size", "4", "--max_steps", "4"]
-COMMON += ["--save_strategy", "no", "--logging_steps", "1", "--report_to", "curves", "--eval_strategy", "no"]
+COMMON = [*OF_ALL, "--per_device_eval_batch_size", "4", "--adam_epsilon", "0.001"]
 
 ELMO = {"filters": [[1, 4], [2, 5]], "char_embedding_size": 3, "num_highway_layers": 1, "hidden_size": 6}
 ELMO |= {"cell_size": 7, "rnn_size": 5, "rnn_layers": 1, "classifier_size": 8, "task_dropout": 0.0, "mix_dropout": 0.0}
