@@ -341,10 +341,11 @@ def build_task(
     """
     if text.validation is None:
         _check_needs_no_evaluation(args)
-    build = partial(build_objective, kind, model=model, tokenizer=text.tokenizer, args=args)
+    apart = kind != "causal_lm" or keeps_apart(model)
+    build = partial(build_objective, kind, model=model, tokenizer=text.tokenizer, args=args, apart=apart)
     rows = samples_of_update(args, accelerator.num_processes)
     phases = [Phase(build(text.train, args.max_seq_length or LENGTHS[kind], rows))]
-    if kind == "causal_lm" and not phases[0].objective.apart:
+    if not apart:
         accelerator.print(f"{type(model).__name__} reads the documents of a row as one text")
     if args.final_seq_length is not None:
         first = min(round(args.max_steps * (1 - args.final_share)), args.max_steps - 1)
@@ -377,10 +378,12 @@ def build_objective(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     args: PretrainingArguments,
+    apart: bool = True,
     training: Objective | None = None,
 ) -> Objective:
     """The objective of training on updates of `rows` rows of `length`, or of evaluation where `rows` is None.
 
+    apart: whether a causal model `keeps_apart` the documents of a row
     training: for an evaluation, the objective in training, if there is one
     """
     trains = rows is not None
@@ -391,8 +394,7 @@ def build_objective(
         return BiLM(corpus, rows, length, seed, sampled, shuffle=trains, training=training)
     check_length(length, model, tokenizer)
     if kind == "causal_lm":
-        options = {"pad_token_id": tokenizer.pad_token_id, "apart": keeps_apart(model)}
-        return CausalLM(corpus, length, seed, shuffle=trains, **options)
+        return CausalLM(corpus, length, seed, shuffle=trains, pad_token_id=tokenizer.pad_token_id, apart=apart)
     return MaskedLM(
         corpus,
         Vocabulary.of(tokenizer),

@@ -188,7 +188,7 @@ def read_files(files: Mapping[str, str | None], held_out: float | None = None) -
 
 def _context(row: dict) -> object:
     """The first text of a row of the user's own file, which its questions share."""
-    published = next((each for each in PUBLISHED if row.keys() >= {*each.of_texts}), None)
+    published = _published(row)
     return row.get("context") if published is None else row[published.context[0]]
 
 
@@ -245,11 +245,15 @@ def _examples(rows: Rows, source: Path | str, split: str, names: Columns | None 
     return data.remove_columns("label") if missing else data
 
 
+def _published(row: dict) -> Columns | None:
+    """The published data set whose columns of texts a row of the user's own file has; None if it is none."""
+    return next((each for each in PUBLISHED if row.keys() >= {*each.of_texts}), None)
+
+
 def _recognise(row: dict, where: str) -> Columns:
     """The columns of a row of the user's own file."""
-    for published in PUBLISHED:
-        if row.keys() >= {*published.of_texts}:
-            return published
+    if (published := _published(row)) is not None:
+        return published
     context = ("context", "question") if "question" in row else ("context",)
     numbered = [name for name in row if re.fullmatch(r"choice\d+", name)]
     choices = "choices" if "choices" in row else tuple(f"choice{number}" for number in range(len(numbered)))

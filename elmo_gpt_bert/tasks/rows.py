@@ -226,7 +226,8 @@ def _no_number(constant: str) -> None:
 
 
 # The end of a file's name -> its reader.
-READERS = {".csv": read_csv, ".tsv": read_tsv} | dict.fromkeys((".json", ".jsonl", ".ndjson"), read_json_lines)
+JSON_LINES = (".json", ".jsonl", ".ndjson")  # the ends of the names of such files
+READERS = {".csv": read_csv, ".tsv": read_tsv} | dict.fromkeys(JSON_LINES, read_json_lines)
 
 
 def columns(row: dict, names: Iterable[str], where: str, remedy: str = "") -> list:

@@ -24,6 +24,7 @@ from datasets import ClassLabel, Dataset, DatasetDict
 from elmo_gpt_bert.metrics.entities import OUTSIDE, ends, split_tag, starts
 from elmo_gpt_bert.tasks.columns import DOCUMENT, Sentence, read_columns
 from elmo_gpt_bert.tasks.rows import (
+    JSON_LINES,
     check_folder,
     columns,
     ending,
@@ -45,7 +46,6 @@ FOLDERS = (
     {"train": "train.conll", "validation": "dev.conll", "test": "test.conll"},
     {"train": "train.char.bmes", "validation": "dev.char.bmes", "test": "test.char.bmes"},
 )
-JSON_LINES = (".json", ".jsonl", ".ndjson")  # the ends of the names of such files
 WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags")  # the default columns, the first that exists
 NUMBERS = ": give --tag_names, the names of 0, 1 and so on, which the features of a data set list"
 NO_NAMES = ": give all of them, or leave it out where tags are no numbers"
