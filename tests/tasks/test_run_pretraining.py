@@ -339,6 +339,26 @@ def test_the_perplexity_is_that_of_the_held_out_text(tmp_path):
     assert metrics["eval_bits_per_byte"] == pytest.approx(bits / size, rel=1e-5)
 
 
+@pytest.mark.parametrize("implementation", ["zoo", "transformers"])
+def test_a_model_that_reads_a_row_as_one_text_is_scored_so_and_the_run_says_it(tmp_path, capsys, implementation):
+    argv = [*flags(tmp_path, "causal_lm"), "--max_steps", "2", "--implementation", implementation]
+    metrics = run_pretraining.main([*argv, "--learning_rate", "0.1", "--output_dir", str(tmp_path / "out")])
+    is_stock = implementation == "transformers"
+    assert ("OpenAIGPTLMHeadModel reads the documents of a row as one text" in capsys.readouterr().out) == is_stock
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    text = (tmp_path / "held_out.txt").read_text().split("\n\n")
+    documents = [tokenizer(" ".join(each.split()), add_special_tokens=False).input_ids for each in text]
+    tokens = torch.tensor([token for document in documents for token in document])
+    begins = {*np.cumsum([0, *map(len, documents)]).tolist()}
+    losses = []
+    for start in range(0, len(tokens), 13):
+        scores = model(tokens[start : start + 13].unsqueeze(0)).logits[0].log_softmax(-1)
+        stop = min(start + 14, len(tokens))
+        losses += [-scores[at - 1 - start, tokens[at]].item() for at in range(start + 1, stop) if at not in begins]
+    assert (metrics["eval_perplexity"] == pytest.approx(np.exp(np.mean(losses)), rel=1e-4)) == is_stock
+
+
 @pytest.mark.parametrize(("words", "most_rows"), [(30, 1), (1279, 2), (40_000, 32)])
 def test_nearly_all_of_a_bilms_held_out_text_is_read(tmp_path, words, most_rows):
     corpus = word_corpus(tmp_path, [[[3, 4, 5, 6]] * (words // 5)], split="validation")
